@@ -11,9 +11,10 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from es_sbert.arguments import check_range
 from es_sbert.errors import UsageError
 
 
@@ -106,7 +107,7 @@ class UsageErrorModel(BaseModel):
     """Settings whose validators can raise `UsageError`, a ValueError that pydantic would otherwise wrap.
 
     Raises:
-        UsageError: a validator raised it.
+        UsageError: a validator raised it, or a number is out of range.
         ValidationError: pydantic's own checks failed.
     """
 
@@ -114,19 +115,31 @@ class UsageErrorModel(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise _unwrap_usage_error(error) from None
+            _raise_usage_error(error)
+            raise
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
         try:
             return super().model_validate(obj, **options)
         except ValidationError as error:
-            raise _unwrap_usage_error(error) from None
+            _raise_usage_error(error)
+            raise
 
 
-def _unwrap_usage_error(error: ValidationError) -> UsageError | ValidationError:
-    raised = (problem.get("ctx", {}).get("error") for problem in error.errors())
-    return next((each for each in raised if isinstance(each, UsageError)), error)
+def _raise_usage_error(error: ValidationError) -> None:
+    """Raise the UsageError of a validator, or that for a number out of range, if there is one."""
+    for problem in error.errors():
+        context = problem.get("ctx", {})
+        if isinstance(context.get("error"), UsageError):
+            raise context["error"] from None
+        check_range(".".join(map(str, problem["loc"])), problem["input"], context)
+
+
+class FrozenSettings(UsageErrorModel):
+    """Immutable settings. Unknown names are rejected."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class EngineSettings(UsageErrorModel, BaseSettings):

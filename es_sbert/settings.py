@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.config import DEFAULT_VECTOR_FIELD, FrozenSettings
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0)]
@@ -110,7 +110,7 @@ class SearchOptions(TypedDict, total=False):
     """Keyword arguments of a search; all may be left out.
 
     Attributes:
-        filter: Query in the engine's language that every hit must match, or several; applied during the search.
+        filter: Query that every hit must match, applied during the search.
         exact: Compare with every vector instead of searching the graph.
         num_candidates: Candidates per shard; more are slower and miss fewer hits. [default: twice k, at least 100]
         oversample: On a quantized index type: the nearest `oversample * k` are compared again by float32 vectors;
@@ -119,7 +119,8 @@ class SearchOptions(TypedDict, total=False):
             index calibrate --save]
         source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
         highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
-        allow_partial: If some shards fail, show the hits of the others, with a warning. [default: fail]
+        allow_partial: Return the hits of the shards that respond if others fail, and say so in `RankedHits.partial`.
+            By default, partial results are an error.
     """
 
     filter: dict[str, Any] | Sequence[dict[str, Any]] | None
@@ -168,3 +169,89 @@ class AddOptions(RetryOptions, total=False):
 
     dead_letters: str | Path | None
     max_errors: str | int | None
+
+
+class AdaptSettings(FrozenSettings):
+    """The settings of a run of `es-sbert adapt`; a resumed run must have the same.
+
+    Attributes:
+        index: An index, or an alias of a single index.
+        name: Name of the tuned model. [default: INDEX-tuned]
+        vector_field: Field that holds the vector.
+        filter: Query that every document must match. [default: all]
+        model: Model to start from. [default: that of the index]
+        pairs: title: the title finds the text. sentence: the first sentence finds the rest of the text. auto: title if
+            a field looks like one.
+        title_field: Field of the title. [default: chosen from a sample of the documents]
+        body_fields: Field of the text; may be repeated. [default: the text that the index embeds, without the title]
+        documents: Read at most this many documents, at random. Pairs are made from them, and they are ranked for the
+            queries.
+        most_trained: Maximum number of pairs to train on.
+        held_out: Queries to compare the models with; at most a fifth of the pairs.
+        negatives: Hard negatives per pair.
+        ranks: First and last rank of the candidates for negatives, by kNN and by BM25.
+        margin: See `HardNegativesSpec`.
+        train_tokens: Maximum tokens of a text in training, from its beginning. More tokens take longer. The comparison
+            and the tuned model read as many as before.
+        epochs: Passes over the pairs.
+        batch: Pairs per batch; each is a negative of the others.
+        learning_rate: Peak learning rate.
+        seed: Seed of the sample, the split and the training.
+    """
+
+    index: str
+    name: str
+    vector_field: str = DEFAULT_VECTOR_FIELD
+    filter: dict[str, Any] | None = None
+    model: str | None = None
+    pairs: Literal["auto", "title", "sentence"] = "auto"
+    title_field: str | None = None
+    body_fields: tuple[str, ...] = ()
+    documents: Count = 20_000
+    most_trained: Count = 10_000
+    held_out: Count = 500
+    negatives: NonNegativeInt = 1
+    ranks: tuple[int, int] = (1, 50)
+    margin: float = 0.05
+    train_tokens: int = Field(default=128, ge=16)
+    epochs: PositiveFloat = 1.0
+    batch: int = Field(default=32, ge=2)
+    learning_rate: PositiveFloat = 5e-5
+    seed: NonNegativeInt = 0
+
+
+class Student(FrozenSettings):
+    """The student of a distillation, and how it is trained; a resumed run must have the same.
+
+    Attributes:
+        layers: Keep N of MODEL's transformer layers, evenly spaced; the last one is kept.
+        base: Start from this smaller model, with a Dense layer that maps its vectors into MODEL's space. `layers` N
+            keeps N of its layers. [default: MODEL]
+        epochs: Passes over the texts. [default: 3; with --static 8]
+        batch: Texts per batch. [default: 64; with --static a hundredth of the texts, 32 to 1024]
+        learning_rate: Peak learning rate. [default: 5e-4; with `base` alone 1e-4, with --static 0.01]
+        seed: Random seed.
+        precision: Number format of matrix products in training. auto: bf16 on a GPU that supports it, fp32 on a CPU.
+    """
+
+    layers: Count | None = None
+    base: str | None = None
+    epochs: PositiveFloat | None = None
+    batch: Count | None = None
+    learning_rate: PositiveFloat | None = None
+    seed: NonNegativeInt = 42
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+
+    @property
+    def static(self) -> bool:
+        return self.layers is None and self.base is None
+
+
+class TrainingDevice(TypedDict, total=False):
+    """Where a model is trained.
+
+    Attributes:
+        device: auto, cpu or cuda.
+    """
+
+    device: Annotated[str, Field("auto")]  # training runs on one GPU and refuses cuda:N

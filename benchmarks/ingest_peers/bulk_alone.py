@@ -19,8 +19,9 @@ from benchmarks.ready_vectors import ReadyEncoder
 from es_sbert.cli.main import collect_garbage_less_often
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter

@@ -23,7 +23,7 @@ from es_sbert.index.text_template import (
 )
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.ingest.read_texts import SkippedDocuments, read_file_texts
-from es_sbert.ingest.sources.file_sources import FileOptions
+from es_sbert.io.file_formats import FileOptions
 from es_sbert.vectors import Vectors
 
 # Number of documents of the index to read in one request; with their vectors they take a few megabytes.

@@ -13,13 +13,13 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
-from es_sbert.cli.analysis import read_filter
+from es_sbert.cli.analysis import engine_retrier
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.messages import pluralize
+from es_sbert.settings import AdaptSettings
 
 if TYPE_CHECKING:
     from es_sbert.training.adapt import AdaptResult
-    from es_sbert.training.adapt_plan import AdaptSettings
 
 EXIT_NOT_BETTER = 1
 
@@ -36,30 +36,14 @@ EXIT_NOT_BETTER = 1
         metavar="FOLDER",
         help="Folder for the documents, the pairs and the model; new or empty, except with --resume.",
     ),
-    click.option("--name", metavar="NAME", help="Name of the tuned model.  [default: INDEX-tuned]"),
+    shared.setting_option(AdaptSettings, "name NAME", required=False),
     click.option("--resume", is_flag=True, help="Resume the stopped run in FOLDER."),
     click.option("--keep", is_flag=True, help="Keep the model in FOLDER/model even if it is not better."),
     shared.json_option,
 )
 @option_group(
     "Pairs",
-    click.option(
-        "--pairs",
-        type=click.Choice(["auto", "title", "sentence"]),
-        default="auto",
-        help="title: the title finds the text. sentence: the first sentence finds the rest of the text. auto: title if "
-        "a field looks like one.",
-    ),
-    click.option(
-        "--title-field", metavar="FIELD", help="Field of the title.  [default: chosen from a sample of the documents]"
-    ),
-    click.option(
-        "--body-field",
-        "body_fields",
-        multiple=True,
-        metavar="FIELD",
-        help="Field of the text; may be repeated.  [default: the text that the index embeds, without the title]",
-    ),
+    shared.setting_options(AdaptSettings, "pairs", "title_field FIELD", "body_fields FIELD"),
     click.option(
         "--queries",
         type=shared.FILE_TYPE,
@@ -68,54 +52,16 @@ EXIT_NOT_BETTER = 1
         '{"query": "…", "ids": ["…"]}, or a judgement list of es-sbert evaluate.',
     ),
     click.option("--train-queries", type=shared.FILE_TYPE, metavar="FILE", help="Labeled queries to train on as well."),
-    click.option(
-        "--filter", "filter_text", metavar="JSON", help="Query that every document must match.  [default: all]"
+    shared.setting_options(
+        AdaptSettings, "filter JSON", "documents", "most_trained --most-pairs", "held_out", "seed", "vector_field"
     ),
-    click.option(
-        "--documents",
-        type=click.IntRange(min=1),
-        default=20_000,
-        help="Read at most this many documents, at random. Pairs are made from them, and they are ranked for the "
-        "queries.",
-    ),
-    click.option(
-        "--most-pairs", type=click.IntRange(min=1), default=10_000, help="Maximum number of pairs to train on."
-    ),
-    click.option(
-        "--held-out",
-        type=click.IntRange(min=1),
-        default=500,
-        help="Queries to compare the models with; at most a fifth of the pairs.",
-    ),
-    click.option(
-        "--seed", type=click.IntRange(min=0), default=0, help="Seed of the sample, the split and the training."
-    ),
-    shared.vector_field_option,
 )
 @option_group(
     "Training",
-    click.option("--model", metavar="NAME", help="Model to start from.  [default: that of the index]"),
-    click.option(
-        "--epochs", type=shared.FiniteFloatRange(min=0, min_open=True), default=1.0, help="Passes over the pairs."
+    shared.setting_options(
+        AdaptSettings, "model NAME", "epochs", "batch", "learning_rate", "train_tokens", "negatives"
     ),
-    click.option(
-        "--batch", type=click.IntRange(min=2), default=32, help="Pairs per batch; each is a negative of the others."
-    ),
-    click.option(
-        "--learning-rate",
-        type=shared.FiniteFloatRange(min=0, min_open=True),
-        default=5e-5,
-        help="Peak learning rate.",
-    ),
-    click.option(
-        "--train-tokens",
-        type=click.IntRange(min=16),
-        default=128,
-        help="Maximum tokens of a text in training, from its beginning. More tokens take longer. The comparison and "
-        "the tuned model read as many as before.",
-    ),
-    click.option("--negatives", type=click.IntRange(min=0), default=1, help="Hard negatives per pair."),
-    click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
+    shared.training_device_option,
     shared.threads_option,
     shared.retry_seconds_option,
 )
@@ -146,18 +92,12 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
 
     require_training()
     from es_sbert.bundle.local_registry import try_register_model
-    from es_sbert.cli.analysis import engine_retrier
     from es_sbert.evaluation.judgement_files import read_labeled_queries
     from es_sbert.training.adapt import adapt
-    from es_sbert.training.adapt_plan import AdaptInputs, AdaptSettings
+    from es_sbert.training.adapt_plan import AdaptInputs
 
-    chosen = shared.select_options(options, AdaptSettings.model_fields)
-    settings = AdaptSettings(
-        index=index,
-        filter=read_filter(options),
-        most_trained=options["most_pairs"],
-        **chosen | {"name": options["name"] or default_name(index)},
-    )
+    options["name"] = options["name"] or default_name(index)
+    settings = AdaptSettings(index=index, **shared.select_options(options, AdaptSettings.model_fields))
     evaluated, trained = options["queries"], options["train_queries"]
     inputs = AdaptInputs(
         None if evaluated is None else read_labeled_queries(evaluated),

@@ -22,6 +22,7 @@ from es_sbert.cli.logs import is_json_logging, log_format_option
 from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.messages import be, escape_unprintable, log_message, pluralize
+from es_sbert.settings import SearchOptions
 from es_sbert.version import __version__
 
 if TYPE_CHECKING:
@@ -41,14 +42,12 @@ source_options = shared.combine_options(
     option_group(
         "Texts",
         click.option("--index", help="Read documents and their vectors from this index or alias."),
-        click.option(
-            "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
-        ),
+        shared.setting_option(SearchOptions, "filter JSON", help="With --index: query that every document must match."),
         shared.vector_field_option,
         shared.text_field_option("Field of the text", "text"),
         shared.text_template_option,
         click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
-        shared.file_options,
+        shared.file_options(),
         shared.retry_seconds_option,
     ),
     shared.encoder_options,
@@ -81,14 +80,12 @@ def check_options(files: Sequence[str], options: Mapping[str, Any]) -> None:
     if bool(files) == (index is not None):
         reason = f"exactly one of FILES and --index is required, but {'both are' if files else 'neither is'} given"
         raise UsageError(reason, f"Use one of them, e.g. `{context.command_path} --index docs`.")
-    if index is None and options["filter_text"] is not None:
+    if index is None and options["filter"] is not None:
         raise UsageError("--filter requires --index", "Leave --filter out, or add --index NAME.")
-    read_filter(options)
     # ES_SBERT_MODEL in the environment does not conflict with --index.
     has_model = context.get_parameter_source("model") is ParameterSource.COMMANDLINE
-    named = ("text_fields", "text_template", "id_field", "delimiter", "encoding")
-    for_files = (*(options[name] for name in named), options["format"] != "auto")
-    if index is not None and (has_model or any(for_files)):
+    named = ("text_fields", "text_template", "id_field", "delimiter", "encoding", "format")
+    if index is not None and (has_model or any(options[name] for name in named)):
         raise UsageError(
             "--index cannot be combined with a model or options for files: the index has its own vectors, texts and "
             "ids",
@@ -97,17 +94,6 @@ def check_options(files: Sequence[str], options: Mapping[str, Any]) -> None:
     for path in (options["output"], options["html"]):
         if path is not None:
             check_output_file(path, "Choose a file in another folder.")
-
-
-def read_filter(options: Mapping[str, Any]) -> Json | None:
-    """Parse the query of --filter.
-
-    Raises:
-        UsageError: --filter is not a query.
-    """
-    from es_sbert.search.vector_query import parse_filter
-
-    return None if options["filter_text"] is None else parse_filter(options["filter_text"])
 
 
 def read_texts(files: Sequence[str], options: Mapping[str, Any], fields: Sequence[str] = ()) -> TextCollection:
@@ -125,7 +111,7 @@ def read_texts(files: Sequence[str], options: Mapping[str, Any], fields: Sequenc
     from es_sbert.encoder.encoder import Encoder, report_warnings
 
     if options["index"] is not None:
-        names, filter = (options["index"], options["vector_field"]), read_filter(options)
+        names, filter = (options["index"], options["vector_field"]), options["filter"]
         with shared.open_engine(options) as engine, progress_meter() as show:
             retrying = engine_retrier(options)
             found = read_index(engine, *names, filter=filter, fields=fields, on_progress=show, retrying=retrying)
@@ -183,17 +169,12 @@ def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: the options conflict, or the text template is invalid.
     """
     from es_sbert.index.text_template import TextTemplate, parse_text_options
-    from es_sbert.ingest.sources.file_sources import FileOptions
-    from es_sbert.io.file_formats import FileFormat
+    from es_sbert.io.file_formats import FileOptions
 
     template = parse_text_options(options["text_fields"], options["text_template"])
     return {
         "template": template or TextTemplate.from_fields(("text",)),
-        "options": FileOptions(
-            None if options["format"] == "auto" else FileFormat(options["format"]),
-            options["delimiter"],
-            options["encoding"],
-        ),
+        "options": FileOptions(options["format"], options["delimiter"], options["encoding"]),
     }
 
 
@@ -320,7 +301,7 @@ def write_field_values(
     """
     if writer is None:
         return 0
-    counts = writer.write(writer.plan(texts, values, read_filter(options), own_ids=own_ids))
+    counts = writer.write(writer.plan(texts, values, options["filter"], own_ids=own_ids))
     log_message(f"{writer.name} written to {pluralize(counts.written, 'document')} and removed from {counts.removed:,}")
     if counts.changed:
         first, were = escape_unprintable(counts.changed[0]), be(len(counts.changed), past=True)

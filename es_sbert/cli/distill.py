@@ -15,41 +15,27 @@ from cloup import option_group
 from es_sbert.cli.analysis import file_reading
 from es_sbert.cli.options import (
     FILE_TYPE,
-    FiniteFloatRange,
     file_options,
     select_options,
+    setting_options,
     text_field_option,
     text_template_option,
+    training_device_option,
 )
 from es_sbert.cli.output import print_message
 from es_sbert.errors import UsageError
 from es_sbert.messages import escape_unprintable, pluralize
+from es_sbert.settings import Student
 
 if TYPE_CHECKING:
     from es_sbert.training.distillation import Distillation
-
-# Options that are arguments of `es_sbert.training.distill`.
-_ARGUMENTS = (
-    "base", "epochs", "batch", "learning_rate", "seed", "precision", "device", "resume", "name",
-)  # fmt: skip
 
 
 @cloup.command()
 @click.argument("model")
 @option_group(
     "Student",
-    click.option(
-        "--layers",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Keep N of MODEL's transformer layers, evenly spaced; the last one is kept.",
-    ),
-    click.option(
-        "--base",
-        metavar="MODEL",
-        help="Start from this smaller model, with a Dense layer that maps its vectors into MODEL's space. --layers N "
-        "keeps N of its layers.  [default: MODEL]",
-    ),
+    setting_options(Student, "layers N", "base MODEL"),
     click.option("--static", is_flag=True, help="Replace the transformer with a table of token vectors."),
     click.option(
         "-o", "--output", type=FILE_TYPE, required=True, metavar="FOLDER", help="Folder to write; new or empty."
@@ -66,40 +52,16 @@ _ARGUMENTS = (
     ),
     text_field_option("Field of the text", "text"),
     text_template_option,
-    file_options,
+    file_options(),
 )
 @option_group(
     "Training",
-    click.option(
-        "--epochs",
-        type=FiniteFloatRange(0, min_open=True),
-        help="Passes over the texts.  [default: 3; with --static 8]",
-    ),
-    click.option(
-        "--batch",
-        type=click.IntRange(min=1),
-        help="Texts per batch.  [default: 64; with --static a hundredth of the texts, 32 to 1024]",
-    ),
-    click.option(
-        "--learning-rate",
-        type=FiniteFloatRange(0, min_open=True),
-        help="Peak learning rate.  [default: 5e-4; with --base alone 1e-4, with --static 0.01]",
-    ),
-    click.option("--seed", type=click.IntRange(min=0), default=42, help="Random seed."),
-    click.option(
-        "--precision",
-        type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
-        default="auto",
-        help="Number format of matrix products in training. auto: bf16 on a GPU that supports it, fp32 on a CPU.",
-    ),
-    # Not `device_option`: training runs on one GPU and refuses cuda:N.
-    click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
+    setting_options(Student, "epochs", "batch", "learning_rate", "seed", "precision"),
+    training_device_option,
     click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
 )
-def distill(
-    model: str, layers: int | None, static: bool, output: Path, texts: tuple[str, ...], as_json: bool, **options: Any
-) -> None:
+def distill(model: str, static: bool, output: Path, texts: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Distill MODEL into a smaller, faster student.
 
     The student has some of MODEL's layers (--layers), is a smaller model (--base), or has no layers: with --static, the
@@ -123,7 +85,7 @@ def distill(
     from es_sbert.ingest.read_texts import read_file_texts
 
     training.require_training()
-    if static == (layers is not None or options["base"] is not None):
+    if static == (options["layers"] is not None or options["base"] is not None):
         raise UsageError(
             "exactly one of --static and --layers or --base is required",
             "Use --layers N for fewer layers, --base MODEL for another transformer, or --static for none.",
@@ -139,8 +101,8 @@ def distill(
                 f"{', '.join(texts)} contain no text", "Pass files with texts, or set their field: --text-field."
             )
     began = time.monotonic()
-    arguments = select_options(options, _ARGUMENTS)
-    student = training.distill(model, output, found, layers=layers, report=print_message, **arguments)
+    arguments = select_options(options, {*Student.model_fields, "device", "resume", "name"})
+    student = training.distill(model, output, found, report=print_message, **arguments)
     try_register_model(student.folder, student.fingerprint, name=options["name"] or output.resolve().name)
     if as_json:
         click.echo(json.dumps(asdict(student), indent=2, default=str))

@@ -111,7 +111,7 @@ def _uses_knn(options: dict[str, Any]) -> bool:
     if index is None or is_requested:
         return is_requested
     with open_engine(options) as engine:
-        filter, retrying = analysis.read_filter(options), analysis.engine_retrier(options)
+        filter, retrying = options["filter"], analysis.engine_retrier(options)
         return not retrying(lambda: fits_memory(engine, index, options["vector_field"], filter))
 
 
@@ -125,7 +125,7 @@ def _search_by_knn(min_cosine: float, fields: Sequence[str], options: dict[str, 
             options["index"],
             options["vector_field"],
             min_cosine,
-            filter=analysis.read_filter(options),
+            filter=options["filter"],
             num_candidates=options["num_candidates"],
             fields=fields,
             on_progress=show,

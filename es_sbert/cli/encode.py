@@ -26,6 +26,7 @@ from es_sbert.messages import log_message as report
 if TYPE_CHECKING:
     from es_sbert.bundle.modules import PromptKind
     from es_sbert.encoder.encoder import Encoder, EncoderInfo
+    from es_sbert.io.file_formats import FileFormat
     from es_sbert.vectors import Vectors
 
 VECTOR_FIELD = "embedding"
@@ -42,7 +43,7 @@ VECTOR_FIELD = "embedding"
         help="Output file. A name that ends in .npy gives a NumPy array (texts × dimensions, float32), any other "
         "JSONL.  [default: JSONL on stdout]",
     ),
-    file_options,
+    file_options(),
     click.option(
         "--text-field",
         default="text",
@@ -60,7 +61,7 @@ VECTOR_FIELD = "embedding"
 def encode(
     file: str,
     output: Path | None,
-    format: str,
+    format: FileFormat | None,
     delimiter: str | None,
     encoding: str | None,
     text_field: str,
@@ -81,16 +82,15 @@ def encode(
     """
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.ingest.read_texts import read_texts
-    from es_sbert.ingest.sources.file_sources import STDIN, FileOptions
-    from es_sbert.io.file_formats import FileFormat
+    from es_sbert.ingest.sources.file_sources import STDIN
+    from es_sbert.io.file_formats import FileFormat, FileOptions
 
     if text_field.partition(".")[0] == VECTOR_FIELD:
         raise UsageError(
             f"the text field {text_field!r} conflicts with {VECTOR_FIELD!r}, where the vector is written",
             "Rename the text field.",
         )
-    default = FileFormat.LINES if file == STDIN else None
-    form = default if format == "auto" else FileFormat(format)
+    form = format or (FileFormat.LINES if file == STDIN else None)
     reading = FileOptions(form, delimiter, encoding)
     with Encoder(**options, report=report) as encoder:
         records = read_texts(file, reading, text_field, left_out=VECTOR_FIELD)

@@ -19,124 +19,41 @@ from es_sbert.cli.logs import is_json_logging, log_errors_only, log_format_optio
 from es_sbert.cli.output import print_report
 from es_sbert.cli.setting_names import with_options
 from es_sbert.config import EngineSettings
-from es_sbert.settings import IndexOptions
+from es_sbert.ingest.ingest_settings import ErrorLimit, IngestSettings
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
+    from es_sbert.ingest.load_plan import LoadPlan
     from es_sbert.ingest.reconcile import PruneCandidates
 
 
 _DRY_RUN_DOCUMENTS = 5
 
 
+_setting_options = partial(shared.setting_options, IngestSettings)
 # Options of an ordinary load come first.
 _main_options = option_group(
     "Options",
-    click.option("--index", required=True, help="Index or alias; created if it does not exist."),
-    click.option("--id-field", help="Field of the id.  [default: a hash of the content]"),
-    shared.text_field_option("Field of the text", "what the index was loaded with, else text"),
-    shared.text_template_option,
-    click.option(
-        "--strip-html",
-        is_flag=True,
-        help="Embed texts without HTML tags; the documents keep them. For one field: '{title} {body|strip_html}'.",
-    ),
-    click.option(
-        "--passages",
-        type=click.IntRange(min=1),
-        metavar="TOKENS",
-        help="Split long texts at ends of sentences into passages of at most TOKENS tokens, each with its own "
-        "vector; for a new vector field.",
-    ),
+    _setting_options("index", "id_field", "text_fields", "text_template", "strip_html", "passages TOKENS"),
     shared.model_option,
     shared.url_option,
-    click.option(
-        "--dry-run",
-        "dry_run",
-        is_flag=False,
-        flag_value=str(_DRY_RUN_DOCUMENTS),
-        metavar="[N]",
-        help=f"Write nothing: show the texts of the first N documents ({_DRY_RUN_DOCUMENTS}) exactly as they would "
-        "be embedded.",
-    ),
-    click.option(
-        "--watch",
-        "watch_seconds",
-        is_flag=False,
-        flag_value=5.0,
-        type=shared.FiniteFloatRange(min=0, min_open=True),
-        metavar="[SECONDS]",
-        help="Without FILE: keep embedding documents that other writers add or change; check every SECONDS (5).",
-    ),
-    click.option(
-        "--retry", type=shared.FILE_TYPE, metavar="FILE", help="Load the documents of a dead-letter file again."
-    ),
+    shared.setting_option(IngestSettings, "dry_run [N]", type=str, is_flag=False, flag_value=str(_DRY_RUN_DOCUMENTS)),
+    shared.setting_option(IngestSettings, "watch_seconds --watch [SECONDS]", is_flag=False, flag_value=5.0),
+    _setting_options("retry FILE"),
 )
-_document_options = option_group(
-    "Documents",
-    shared.file_options,
-    click.option(
-        "--routing-field",
-        help="Routing field, such as my_join.parent; documents without a value there are routed by their id.",
-    ),
-)
+_document_options = option_group("Documents", shared.file_options(), _setting_options("routing_field"))
 _vector_options = option_group(
     "Vectors",
-    shared.vector_field_option,
-    click.option(
-        "--vector",
-        "vectors",
-        multiple=True,
-        metavar="NAME[=TEMPLATE]",
-        help="Instead of --vector-field and --text-…: a vector field and its text, e.g. 'title_vector={title}'; "
-        "repeat it for several. TEMPLATE is optional if the index has the field.",
-    ),
-    shared.setting_option(IndexOptions, "passage_overlap TOKENS"),
-    click.option(
-        "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
-    ),
+    _setting_options("vector_field", "vectors NAME[=TEMPLATE]", "passage_overlap TOKENS", "index_type"),
     shared.device_options,
 )
 _load_options = option_group(
     "Loading",
-    click.option(
-        "--prune",
-        is_flag=True,
-        help="At the end, remove documents of earlier loads if the source no longer contains them; asks first.",
-    ),
+    _setting_options("prune"),
     click.option("--yes", is_flag=True, help="Do not ask before --prune."),
-    click.option(
-        "--max-errors",
-        metavar="N|N%|off",
-        help="Stop if more than this number, or this percentage, of the documents cannot be loaded.  "
-        "[default: 10%; off with --retry and --watch]",
+    _setting_options(
+        "max_errors N|N%|off", "dead_letters", "state", "batch_window N", "bulk_bytes BYTES", "retry_seconds SECONDS"
     ),
-    click.option(
-        "--dead-letters",
-        type=shared.FILE_TYPE,
-        help="Append documents that cannot be loaded to this file.  [default: INDEX.dead-letters.jsonl]",
-    ),
-    click.option(
-        "--state",
-        type=shared.FILE_TYPE,
-        help="Checkpoint from which a killed load resumes; removed when the load ends.  [default: next to the first "
-        "FILE]",
-    ),
-    click.option(
-        "--batch-window",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Number of texts that are sorted by length and embedded together.  [default: 2048, or 32768 on CUDA]",
-    ),
-    click.option(
-        "--bulk-bytes",
-        type=click.IntRange(min=1024),
-        metavar="BYTES",
-        default=5 << 20,
-        help="Maximum size of a bulk request body.",
-    ),
-    shared.retry_seconds_option,
 )
 _output_options = option_group(
     "Output",
@@ -254,8 +171,6 @@ def _ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inge
         UsageError: an option is invalid.
     """
     from es_sbert.errors import UsageError
-    from es_sbert.ingest.ledger import ErrorLimit
-    from es_sbert.ingest.load_plan import IngestSettings
 
     settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
     if settings["dry_run"] is not None:
@@ -269,8 +184,6 @@ def _ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inge
             raise UsageError("--dry-run must be at least 1", "Use --dry-run 1 or more.")
     if settings["max_errors"] is not None:
         settings["max_errors"] = ErrorLimit.parse(settings["max_errors"])
-    if settings["format"] == "auto":
-        settings["format"] = None
     return IngestSettings(**settings)
 
 

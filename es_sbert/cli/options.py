@@ -25,7 +25,7 @@ from es_sbert.arguments import check_range, declared_settings
 from es_sbert.bundle.variants import Precision, Runtime
 from es_sbert.config import EngineSettings, split_addresses
 from es_sbert.errors import UsageError
-from es_sbert.settings import IndexOptions, ModelName, RetryOptions, RunOptions, VectorFieldName
+from es_sbert.settings import IndexOptions, ModelName, RetryOptions, RunOptions, TrainingDevice, VectorFieldName
 
 if TYPE_CHECKING:
     from es_sbert.engines.engine import Engine
@@ -60,6 +60,29 @@ class FiniteFloatRange(_CheckedRange, click.FloatRange):
     """A range of finite numbers."""
 
     number = click.FLOAT
+
+
+class _ChoiceOrAuto(click.Choice[str]):
+    """A member of an enumeration, or `auto`, which becomes None."""
+
+    def __init__(self, kind: type[StrEnum]) -> None:
+        super().__init__(["auto", *map(str, kind)])
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        chosen = super().convert(value, param, ctx)
+        return None if chosen == "auto" else self._kind(chosen)
+
+
+class _Filter(click.ParamType[Any]):
+    """A query of the engine, in JSON."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from es_sbert.search.vector_query import parse_filter
+
+        return parse_filter(value)
 
 
 class SettingOption(cloup.Option):
@@ -109,9 +132,9 @@ def setting_option(owner: type, spec: str, **given: Any) -> Callable[[F], F]:
             settings |= {"envvar": word[1:], "show_envvar": True}
         elif not word.startswith("-"):
             settings["metavar"] = word
-    settings |= _type_settings(field)
     if not many and field.default is not PydanticUndefined:
         settings["default"] = str(field.default) if isinstance(field.default, StrEnum) else field.default
+    settings |= _type_settings(field)
     if issubclass(owner, BaseSettings):
         settings.setdefault("envvar", f"{owner.model_config['env_prefix']}{name.upper()}")
     return click.option(*flags, name, cls=SettingOption, owner=owner, **settings | given)
@@ -161,7 +184,11 @@ def _type_settings(field: FieldInfo) -> dict[str, Any]:
         return {"type": FILE_TYPE}
     if get_origin(kind) is Literal:
         return {"type": click.Choice(get_args(kind))}
+    if get_origin(kind) is dict:
+        return {"type": _Filter()}
     if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if field.default is None:
+            return {"type": _ChoiceOrAuto(kind), "default": "auto"}
         return {"type": click.Choice([str(each) for each in kind])}
     return {"type": kind if kind in (int, float) else None}
 
@@ -253,10 +280,9 @@ def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 model_option = setting_option(ModelName, "model $ES_SBERT_MODEL")
-device_option, threads_option = (
-    setting_options(RunOptions, "device $ES_SBERT_DEVICE"),
-    setting_options(RunOptions, "threads N"),
-)
+device_option = setting_option(RunOptions, "device $ES_SBERT_DEVICE")
+training_device_option = setting_option(TrainingDevice, "device $ES_SBERT_DEVICE")
+threads_option = setting_option(RunOptions, "threads N")
 _PRECISIONS = click.Choice(["auto", *map(str, Precision)])
 
 
@@ -269,25 +295,15 @@ runtime_option = setting_option(
     RunOptions, "runtime $ES_SBERT_RUNTIME", type=click.Choice(["auto", *map(str, Runtime)])
 )
 device_options = combine_options(device_option, precision_option(), runtime_option, threads_option)
-format_option = click.option(
-    "--format",
-    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet"]),
-    default="auto",
-    help="Format of the files after decompression; auto: by each file's name.",
-)
-file_options = combine_options(
-    format_option,
-    click.option(
-        "--delimiter",
-        metavar="CHARACTER",
-        help="Delimiter of CSV files, or tab.  [default: comma, semicolon, tab or |, by each file's first rows]",
-    ),
-    click.option(
-        "--encoding",
-        metavar="NAME",
-        help="Encoding of text files, such as windows-1252.  [default: UTF-8, or that of the byte order mark]",
-    ),
-)
+
+
+def file_options() -> Callable[[F], F]:
+    """Return the options for reading files."""
+    from es_sbert.io.file_formats import FileOptions
+
+    return setting_options(FileOptions, "format", "delimiter CHARACTER", "encoding NAME")
+
+
 vector_field_option = setting_option(VectorFieldName, "vector_field")
 
 

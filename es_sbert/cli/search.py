@@ -19,6 +19,7 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message
 from es_sbert.errors import UsageError
 from es_sbert.messages import drop_unprintable, escape_unprintable, escape_unprintable_lines, pluralize
+from es_sbert.settings import SearchOptions
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,18 +36,10 @@ if TYPE_CHECKING:
     "Options",
     click.option("--index", required=True, help="Index or alias to search; several (a,b) or a pattern (logs-*)."),
     click.option("-k", "--k", "k", type=int, default=10, help="Number of hits."),
-    click.option(
-        "--filter", "filter_text", metavar="JSON", help="Query that every hit must match, applied during the search."
-    ),
-    click.option(
-        "--min-cosine",
-        type=float,
-        help="Drop hits whose cosine, -1 to 1, is below this value.  [default: none; with --hybrid that of es-sbert "
-        "index calibrate --save]",
-    ),
-    click.option(
-        "--allow-partial",
-        is_flag=True,
+    shared.setting_options(SearchOptions, "filter JSON", "min_cosine"),
+    shared.setting_option(
+        SearchOptions,
+        "allow_partial",
         help="If some shards fail, show the hits of the others, with a warning.  [default: fail]",
     ),
     click.option("--like", metavar="ID", help="Search for documents similar to this one instead of a text."),
@@ -72,7 +65,6 @@ if TYPE_CHECKING:
     "Reranking",
     click.option(
         "--rerank",
-        "reranker_name",
         metavar="MODEL",
         help="Rerank the first 50 hits, or k if that is more, with this cross-encoder: a folder that es-sbert export "
         "wrote.",
@@ -80,12 +72,7 @@ if TYPE_CHECKING:
 )
 @option_group(
     "Recall and speed",
-    click.option(
-        "--num-candidates",
-        type=int,
-        help="Candidates per shard; more are slower and miss fewer hits.  [default: twice k, at least 100]",
-    ),
-    click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph."),
+    shared.setting_options(SearchOptions, "num_candidates", "exact"),
 )
 @shared.encoder_options
 @shared.connection_options
@@ -113,9 +100,7 @@ def search(
     from es_sbert.io.json_text import dump_object
     from es_sbert.search.reranking import search_depth
     from es_sbert.search.semantic_index import SemanticIndex
-    from es_sbert.search.vector_query import parse_filter
 
-    reranker_name = options["reranker_name"]
     names = [] if options["fields"] is None else [name.strip() for name in options["fields"].split(",")]
     query = like if text is None else text
     refusals = (
@@ -127,7 +112,7 @@ def search(
             "Pass a text, or --like ID.",
         ),
         (
-            like is not None and (hybrid or reranker_name is not None),
+            like is not None and (hybrid or options["rerank"] is not None),
             "--hybrid and --rerank need a query text, but --like searches with the vector of a document",
             "Leave them out, or pass TEXT instead of --like.",
         ),
@@ -136,16 +121,15 @@ def search(
         if is_wrong:
             raise UsageError(message, remedy)
     assert query is not None, "checked above"
-    search_options = shared.select_options(options, ("exact", "num_candidates", "min_cosine", "allow_partial"))
-    search_options["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
+    search_options = shared.select_options(options, SearchOptions.__annotations__)
     settings = shared.engine_settings(options)
     encoder = shared.encoder_arguments(options)
     with ExitStack() as opened:
         reranker = None
-        if reranker_name is not None:
+        if options["rerank"] is not None:
             from es_sbert.encoder.reranker import Reranker
 
-            reranker = opened.enter_context(Reranker(**encoder | {"model": reranker_name}))
+            reranker = opened.enter_context(Reranker(**encoder | {"model": options["rerank"]}))
         vector_field = options["vector_field"]
         searched = SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
         semantic = opened.enter_context(searched)

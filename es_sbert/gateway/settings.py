@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from es_sbert.config import DEFAULT_MODEL, EngineSettings, UsageErrorModel, expand_home
+from es_sbert.config import DEFAULT_MODEL, EngineSettings, FrozenSettings, expand_home
 from es_sbert.errors import ModelNotFound, UsageError
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
@@ -60,12 +60,6 @@ class SearchLogSettings:
                 f"Set --search-log to a file ({name}.jsonl) or to - for stdout, and ship the lines to the index: "
                 "docs/kibana.md describes how.",
             )
-
-
-class FrozenSettings(UsageErrorModel):
-    """Immutable settings. Unknown names are rejected."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelNotServed(ModelNotFound):

@@ -6,7 +6,6 @@ It also keeps the versions that the load has written: key of the document → se
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.rest import Json
-from es_sbert.errors import UsageError
 from es_sbert.index.text_languages import LanguageSample
 from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.dead_letters import DeadLetterSink
+from es_sbert.ingest.ingest_settings import MIN_RECORDS_READ, ErrorLimit
 from es_sbert.ingest.sources.document_source import RejectedRecord
 from es_sbert.messages import pluralize, setting_text
 
@@ -136,53 +135,6 @@ class VersionComparison:
         terms = self._numbers[self._matches == VersionMatch.UNKNOWN] >> _SEQ_NO_BITS
         found, counts = np.unique(terms, return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
-
-
-# A percentage applies only after this many records have been read.
-MIN_RECORDS_READ = 1000
-
-
-@dataclass(frozen=True)
-class ErrorLimit:
-    """The number or share of documents that may fail before a load stops.
-
-    Attributes:
-        count: Maximum number of failures; None if a share is given, or if there is no limit.
-        share: Maximum fraction of the records read that may fail, 0 to 1. Applies once `MIN_RECORDS_READ` were read.
-    """
-
-    count: int | None = None
-    share: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> ErrorLimit:
-        """Parse `100`, `5%`, `0.5%` or `off`.
-
-        Raises:
-            UsageError: the text is none of these.
-        """
-        if text.strip().lower() == "off":
-            return cls()
-        match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) ?%", text.strip(), re.ASCII)
-        if match is None or (match[2] is not None and float(match[2]) > 100):
-            remedy = "Use a number of documents (100), a percentage of those read (5%), or off."
-            raise UsageError(f"{setting_text('max_errors', text)} is neither a number nor a percentage", remedy)
-        return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
-
-    def is_exceeded(self, read: int, failed: int) -> bool:
-        """Whether a load with these counts must stop."""
-        if self.count is not None:
-            return failed > self.count
-        return self.share is not None and read >= MIN_RECORDS_READ and failed > self.share * read
-
-    def __str__(self) -> str:
-        if self.count is not None:
-            return f"{self.count:,}"
-        return "off" if self.share is None else f"{self.share * 100:g}%"
-
-
-DEFAULT_LIMIT = ErrorLimit(share=0.1)
-NO_LIMIT = ErrorLimit()
 
 
 @dataclass

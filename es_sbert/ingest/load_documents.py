@@ -18,8 +18,9 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.dead_letters import read_dead_letters
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter

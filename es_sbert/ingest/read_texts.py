@@ -26,7 +26,8 @@ from es_sbert.ingest.sources.document_source import (
     document_id,
     read_records,
 )
-from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
+from es_sbert.ingest.sources.file_sources import find_sources
+from es_sbert.io.file_formats import FileOptions
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.runtime.joined_text import SEPARATOR
 

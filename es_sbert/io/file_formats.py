@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,8 @@ from es_sbert.io.text_formats import (
     CorruptStream,
     WrongFormat,
     byte_order_mark,
+    check_delimiter,
+    check_encoding,
     checked_utf8,
     read_head,
     to_utf8,
@@ -33,6 +36,30 @@ class FileFormat(StrEnum):
     TSV = "tsv"
     LINES = "lines"
     PARQUET = "parquet"
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Options for reading files.
+
+    Attributes:
+        format: Format of the files after decompression; auto: by each file's name.
+        delimiter: Delimiter of CSV files, or tab. [default: comma, semicolon, tab or |, by each file's first rows]
+        encoding: Encoding of text files, such as windows-1252. [default: UTF-8, or that of the byte order mark]
+
+    Raises:
+        UsageError: the delimiter is not a single character, or the encoding does not exist.
+    """
+
+    format: FileFormat | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None:
+            object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
+        if self.encoding is not None:
+            object.__setattr__(self, "encoding", check_encoding(self.encoding))
 
 
 FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines or parquet. Excel, Arrow, PDF and other files: docs/sources.md.'

@@ -18,8 +18,9 @@ from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.retry import RetryingEngine, RetryPolicy, is_transient, make_retrier
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed
 from es_sbert.index.versioned_updates import VersionedUpdates
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter

@@ -433,9 +433,8 @@ class SemanticIndex:
         options: AddOptions,
     ) -> LoadReport:
         # Import these only here: a program that only searches does not load the pipeline.
-        from es_sbert.ingest.ledger import ErrorLimit
+        from es_sbert.ingest.ingest_settings import ErrorLimit, IngestSettings
         from es_sbert.ingest.load_documents import load_documents
-        from es_sbert.ingest.load_plan import IngestSettings
 
         load_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if "max_errors" in load_options:

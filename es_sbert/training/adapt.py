@@ -35,10 +35,10 @@ from es_sbert.index.mapping import and_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
 from es_sbert.messages import pluralize
+from es_sbert.settings import AdaptSettings
 from es_sbert.training.adapt_plan import (
     AdaptInputs,
     AdaptPlan,
-    AdaptSettings,
     first_passages,
     make_plan,
     training_recipe,

@@ -7,10 +7,8 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict
 from transformers.utils import logging as transformers_logging
 
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
@@ -30,6 +28,7 @@ from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate, mapping_fie
 from es_sbert.messages import pluralize, setting_text
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.runtime.tokenizer import SentenceTokenizer
+from es_sbert.settings import AdaptSettings
 from es_sbert.training.pair_corpus import FieldChoice, document_text, sentence_problem
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.run_folder import hash_model
@@ -42,56 +41,6 @@ _TITLE_WORDS = (2, 20)  # median number of words
 _BODY_WORDS = 8
 # Minimum share of documents with text in the field, and of distinct texts among them.
 _MIN_SHARE, _MIN_DISTINCT = 0.5, 0.5
-
-PairKind = Literal["auto", "title", "sentence"]
-
-
-class AdaptSettings(BaseModel):
-    """The settings of a run; a resumed run must have the same.
-
-    Attributes:
-        index: An index, or an alias of a single index.
-        vector_field: Vector field of the index; it determines model and text.
-        filter: Query that every document must match; None for all.
-        model: Model to start from; None uses the model of the index.
-        name: Name of the tuned model.
-        pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `auto`: `title` if a
-            field looks like one.
-        title_field, body_fields: Fields that the user has chosen; if None or empty, a sample of the documents decides.
-        documents: Maximum number of documents to read, at random. Pairs are made from them, and queries are ranked
-            against them.
-        most_trained: Maximum number of pairs to train on.
-        held_out: Number of held-out queries.
-        negatives: Hard negatives per pair; 0 for none.
-        ranks: First and last rank of the candidates for negatives, by kNN and by BM25.
-        margin: See `HardNegativesSpec`.
-        train_tokens: Maximum tokens that training reads of a text: its first passage. This saves time; the model itself
-            still reads as much as before.
-        epochs, batch, learning_rate: Settings of the training.
-        seed: Seed of the sample, the split, the training and the bootstrap.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    index: str
-    name: str
-    vector_field: str = "embedding"
-    filter: dict[str, Any] | None = None
-    model: str | None = None
-    pairs: PairKind = "auto"
-    title_field: str | None = None
-    body_fields: tuple[str, ...] = ()
-    documents: int = 20_000
-    most_trained: int = 10_000
-    held_out: int = 500
-    negatives: int = 1
-    ranks: tuple[int, int] = (1, 50)
-    margin: float = 0.05
-    train_tokens: int = 128
-    epochs: float = 1.0
-    batch: int = 32
-    learning_rate: float = 5e-5
-    seed: int = 0
 
 
 @dataclass(frozen=True)

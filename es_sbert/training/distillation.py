@@ -25,6 +25,7 @@ from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.messages import pluralize
 from es_sbert.runtime.variant_candidates import default_exports
+from es_sbert.settings import Student
 from es_sbert.training.bi_encoder_task import open_initial_model
 from es_sbert.training.recipe import (
     DataSpec,
@@ -51,36 +52,6 @@ _MAX_DEV_TEXTS = 1000
 # checkpoints per epoch.
 _CHECKPOINT_TEXTS, _MAX_CHECKPOINTS = 10_000, 20
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-
-
-@dataclass(frozen=True)
-class Student:
-    """The kind of student, and the settings of its training.
-
-    Attributes:
-        layers: Number of layers to keep, evenly spaced; None for all layers of `base`, or for a static model if there
-            is no base.
-        base: The model that the student starts from, instead of the teacher.
-        epochs: Passes over the texts; None for 3 with layers, 8 for a static model.
-        batch: Texts per batch; None for 64 with layers, or for a static model a hundredth of the texts, 32 to 1024.
-        learning_rate: Highest learning rate; None for 5e-4 with layers, 1e-4 with all layers of a base, 0.01 for a
-            static model.
-        seed: Seed of the order of the texts and of the choice of the texts for the checkpoint.
-        precision: Number format of the transformer's products while training: `auto`, `fp32`, `bf16` or `fp16`. On
-            CPUs with bf16 products, bf16 is faster.
-    """
-
-    layers: int | None = None
-    base: str | None = None
-    epochs: float | None = None
-    batch: int | None = None
-    learning_rate: float | None = None
-    seed: int = 42
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-
-    @property
-    def static(self) -> bool:
-        return self.layers is None and self.base is None
 
 
 @dataclass(frozen=True)
@@ -153,7 +124,15 @@ def distill(
         DeviceError: the device is not available.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
-    student = Student(layers, base, epochs, batch, learning_rate, seed, precision)
+    student = Student(
+        layers=layers,
+        base=base,
+        epochs=epochs,
+        batch=batch,
+        learning_rate=learning_rate,
+        seed=seed,
+        precision=precision,
+    )
     refuse_several_processes()
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):

@@ -29,8 +29,9 @@ from es_sbert.index.privileges import (
     SAVE_MIN_COSINE,
     SEARCH,
 )
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter

@@ -21,8 +21,9 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.index.document_vectors import read_vector
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter, SilentMeter

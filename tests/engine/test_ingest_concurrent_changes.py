@@ -13,8 +13,9 @@ from es_sbert.engines.bulk_request import BulkItemResult
 from es_sbert.engines.engine import Engine
 from es_sbert.index.mapping import vector_fields
 from es_sbert.ingest.checkpoint import default_checkpoint_path
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from es_sbert.engines.engine import Engine
-from es_sbert.ingest.ledger import NO_LIMIT, ErrorLimit
+from es_sbert.ingest.ingest_settings import NO_LIMIT, ErrorLimit
 from tests.engine.ingest_support import Loads, put, sentences
 
 pytestmark = pytest.mark.one_engine

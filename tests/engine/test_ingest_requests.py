@@ -11,8 +11,9 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import EngineResponse
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.engine.ingest_support import sentences, write_jsonl

@@ -11,8 +11,9 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import EsSbertError
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load_documents import IterableSource
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load_plan import plan_load
 from tests.conftest import also_es8
 from tests.engine.ingest_support import open_engine
 

@@ -15,8 +15,9 @@ from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.vector_field import read_vector_field
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.engine.migration.support import Place, expect_no_stragglers, text_of

@@ -13,7 +13,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.errors import SourceError
 from es_sbert.ingest import load_plan
-from es_sbert.ingest.ledger import NO_LIMIT
+from es_sbert.ingest.ingest_settings import NO_LIMIT
 from es_sbert.ingest.load_report import LoadReport
 from tests.engine.ingest_support import letters, load, open_engine
 from tests.fuzz.lines import LONGEST

@@ -18,7 +18,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.read_texts import read_file_texts, read_texts
-from es_sbert.ingest.sources.file_sources import FileOptions
+from es_sbert.io.file_formats import FileOptions
 from tests.tiny import HIDDEN, write_tiny_bert
 
 LINES = "a man\nplays guitar\r\n\nthe cat sleeps"

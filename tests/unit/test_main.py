@@ -84,7 +84,7 @@ def test_options_and_commands_of_earlier_versions_are_refused_with_the_way_out(
         ("duplicates a.txt --write-field f", "--write-field requires --index"),
         ("duplicates --index i --filter {", "the filter is not JSON"),
         ("duplicates", "exactly one of FILES and --index is required, but neither is given"),
-        ("cluster a.txt --filter {}", "--filter requires --index"),
+        ('cluster a.txt --filter {"match_all":{}}', "--filter requires --index"),
         ("cluster --index docs --text-field body", "--index cannot be combined with a model or options for files"),
         ("duplicates a.txt --html none/a.html", "none/a.html cannot be written: its folder does not exist"),
         ("duplicates a.txt --num-candidates 9", "--num-candidates requires --index"),

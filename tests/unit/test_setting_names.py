@@ -18,7 +18,7 @@ from es_sbert.cli.setting_names import as_options, known_settings, option_of, wi
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
-from es_sbert.ingest.sources.file_sources import FileOptions
+from es_sbert.io.file_formats import FileOptions
 from es_sbert.messages import setting_text
 
 _ROOT = Path(__file__).parents[2]

@@ -39,6 +39,7 @@ from es_sbert.io.file_formats import (
     MAGIC_BYTES,
     Compression,
     FileFormat,
+    FileOptions,
     decompress,
     detect_compression,
     guess_format,
@@ -55,8 +56,6 @@ from es_sbert.io.text_formats import (
     ParsedRow,
     WrongFormat,
     byte_order_mark,
-    check_delimiter,
-    check_encoding,
     checked_utf8,
     csv_rows,
     dict_rows,
@@ -373,30 +372,6 @@ def _batch_records(batch: Any, before: int, source: str, settings: ReadSettings)
     columns = [column_to_json(column) for column in batch.columns]
     for number, values in enumerate(zip(*columns, strict=True), before + 1):
         yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), settings, PARQUET_ROWS)
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """Options for reading files.
-
-    Attributes:
-        format: The format of all files; None recognizes it by each file's name.
-        delimiter: Delimiter of CSV files; None recognizes it in each file.
-        encoding: Encoding of text files; None for UTF-8. A byte order mark takes precedence.
-
-    Raises:
-        UsageError: the delimiter is not a single character, or the encoding does not exist.
-    """
-
-    format: FileFormat | None = None
-    delimiter: str | None = None
-    encoding: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.delimiter is not None:
-            object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
-        if self.encoding is not None:
-            object.__setattr__(self, "encoding", check_encoding(self.encoding))
 
 
 # `s3://…`, or several filesystems one inside the other: `zip://inner.csv::s3://…`. One letter is a Windows drive.

@@ -22,8 +22,9 @@ from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import MigrationResult, migrate

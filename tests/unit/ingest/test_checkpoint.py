@@ -29,8 +29,9 @@ from es_sbert.ingest.checkpoint import (
     _packed,
     default_checkpoint_path,
 )
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import _identity
-from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
+from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.sources.document_source import Origin
 from es_sbert.ingest.sources.file_sources import FileInput, TextSource
 from es_sbert.io.file_formats import FileFormat

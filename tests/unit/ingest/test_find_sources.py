@@ -21,8 +21,8 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.file_sources import FileInput, FileOptions, TextSource, find_sources
-from es_sbert.io.file_formats import FileFormat
+from es_sbert.ingest.sources.file_sources import FileInput, TextSource, find_sources
+from es_sbert.io.file_formats import FileFormat, FileOptions
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_text_field="text")
 

@@ -12,8 +12,9 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import SourceError
 from es_sbert.ingest.check_first_records import check_records, read_first_records
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load_documents import IterableSource
-from es_sbert.ingest.load_plan import IngestSettings, LoadPlan, plan_fields
+from es_sbert.ingest.load_plan import LoadPlan, plan_fields
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.sources.document_source import DocumentSource, read_records
 from es_sbert.ingest.sources.file_sources import FileInput, TextSource

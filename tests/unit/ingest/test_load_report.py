@@ -9,8 +9,8 @@ import pytest
 
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.errors import UsageError
-from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, DocumentOutcome, ErrorLimit, Ledger
-from es_sbert.ingest.load_plan import IngestSettings
+from es_sbert.ingest.ingest_settings import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit, IngestSettings
+from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 
 INFO = EncoderInfo(

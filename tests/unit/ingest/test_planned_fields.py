@@ -12,7 +12,8 @@ from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import kept_targets, target_texts
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.ingest.load_plan import IngestSettings, plan_fields, plan_load, resolve_sources
+from es_sbert.ingest.ingest_settings import IngestSettings
+from es_sbert.ingest.load_plan import plan_fields, plan_load, resolve_sources
 from tests.unit.ingest.support import target
 
 STORED = {

@@ -13,7 +13,8 @@ import pytest
 
 from es_sbert.errors import SourceError
 from es_sbert.ingest.sources.document_source import ReadSettings, Record, RejectedRecord, check_sources, read_records
-from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
+from es_sbert.ingest.sources.file_sources import find_sources
+from es_sbert.io.file_formats import FileOptions
 
 SETTINGS = ReadSettings(max_bytes=1 << 20, plain_text_field="text")
 ROWS = [{"id": "1", "text": "Größe, Höhe"}, {"id": "2", "text": "one; two"}]

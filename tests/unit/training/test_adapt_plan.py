@@ -13,8 +13,9 @@ import pytest
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.evaluation.judgement_files import LabeledQuery
+from es_sbert.settings import AdaptSettings
 from es_sbert.training.adapt import Adaptation
-from es_sbert.training.adapt_plan import AdaptInputs, AdaptPlan, AdaptSettings, FieldChoice, training_recipe
+from es_sbert.training.adapt_plan import AdaptInputs, AdaptPlan, FieldChoice, training_recipe
 from es_sbert.training.run_folder import hash_model
 from tests.unit.checkpoints import write_checkpoint
 

@@ -15,10 +15,10 @@ from es_sbert.cli.distill import distill_summary
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import CheckpointInvalid, ModelNotFound, SourceError, UsageError
 from es_sbert.exporters.parity import parity_sentences
+from es_sbert.settings import AdaptSettings, Student
 from es_sbert.training import distill, train
 from es_sbert.training.adapt import adapt
-from es_sbert.training.adapt_plan import AdaptSettings
-from es_sbert.training.distillation import Student, distillation_recipe, split_texts
+from es_sbert.training.distillation import distillation_recipe, split_texts
 from tests.e2e.cli_support import cli_in_process
 from tests.unit.training.support import cut_at, write_model
 
