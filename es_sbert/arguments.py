@@ -74,7 +74,7 @@ def check_range(name: str, value: float, bounds: Mapping[str, Any]) -> None:
     """
     for bound, (fits, words) in _BOUNDS.items():
         if bounds.get(bound) is not None and not fits(value, bounds[bound]):
-            raise UsageError(f"`{name}` is {value}", f"Set it to {words} {bounds[bound]:,}.")
+            raise UsageError(f"`{name}` is {value}", f"Set it to {words} {bounds[bound]:,.12g}.")
 
 
 def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool, Mapping[str, Any]] | None:
