@@ -174,20 +174,21 @@ def _resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 @functools.cache
-def declared_settings(owner: type) -> dict[str, FieldInfo]:
-    """Return the settings that a class declares: name → type, bounds and default.
+def declared_settings(owner: type | Callable[..., Any]) -> dict[str, FieldInfo]:
+    """Return the settings that a class or function declares: name → type, bounds and default.
 
     Args:
-        owner: A settings class of pydantic, a dataclass, or a TypedDict, whose entries have the default of `Field(…)`
-            in their annotation, or None.
+        owner: A settings class of pydantic, a dataclass, a function with keywords, or a TypedDict, whose entries have
+            the default of `Field(…)` in their annotation, or None.
     """
-    if issubclass(owner, BaseModel):
+    if isinstance(owner, type) and issubclass(owner, BaseModel):
         return owner.model_fields
-    fields = {}
-    for name, hint in get_type_hints(owner, include_extras=True).items():
-        fields[name] = field = FieldInfo.from_annotation(hint)
-        if field.is_required():
-            field.default = getattr(owner, name, None)
+    fields = {name: FieldInfo.from_annotation(hint) for name, hint in _resolved_hints(owner).items()}
+    parameters: Mapping[str, inspect.Parameter] = {} if isinstance(owner, type) else inspect.signature(owner).parameters
+    for name, field in fields.items():
+        default = parameters[name].default if name in parameters else getattr(owner, name, None)
+        if field.is_required() and default is not inspect.Parameter.empty:
+            field.default = default
     return fields
 
 

@@ -7,12 +7,10 @@ from inspect import cleandoc
 import click
 import cloup
 
-from es_sbert.cli.options import FiniteFloatRange
+from es_sbert.cli.options import IntegerRange, setting_options
 from es_sbert.cli.output import print_message, require_terminal
 from es_sbert.engines.local import ENGINES, find_servers, start_engine, stop_engine
 from es_sbert.engines.local.local_engine import (
-    DEFAULT_HEAP,
-    DEFAULT_TIMEOUT,
     SERVER_NAMES,
     unknown_engine,
 )
@@ -47,14 +45,7 @@ def engine() -> None: ...
 
 @engine.command()
 @click.argument("name", default="es9")
-@click.option("--port", type=click.IntRange(1, 65535), help="HTTP port.  [default: that of the build]")
-@click.option("--heap", default=DEFAULT_HEAP, help="Java heap: 512m, 1g, 4g.")
-@click.option(
-    "--timeout",
-    type=FiniteFloatRange(min=0, min_open=True),
-    default=DEFAULT_TIMEOUT,
-    help="Seconds to wait until the server answers.",
-)
+@setting_options(start_engine, "port", "heap", "timeout")
 def up(name: str, port: int | None, heap: str, timeout: float) -> None:
     """Start a server, or find a running one.
 
@@ -68,7 +59,7 @@ def up(name: str, port: int | None, heap: str, timeout: float) -> None:
 
 @engine.command()
 @click.argument("name", required=False)
-@click.option("--port", type=click.IntRange(1, 65535), help="Only the server on this port.")
+@click.option("--port", type=IntegerRange(1, 65_535), help="Only the server on this port.")
 @click.option("--all", "every", is_flag=True, help="Stop all servers that es-sbert started.")
 @click.option("--purge", is_flag=True, help="Also remove data and logs, including those of a stopped server.")
 @click.option("--yes", is_flag=True, help="With --purge: do not ask before data is removed.")

@@ -89,10 +89,10 @@ class SettingOption(cloup.Option):
     """An option that sets a setting of the library.
 
     Attributes:
-        owner: The class that declares the setting, under the name of the option's parameter.
+        owner: The class or function that declares the setting, under the name of the option's parameter.
     """
 
-    def __init__(self, *declarations: Any, owner: type, **settings: Any) -> None:
+    def __init__(self, *declarations: Any, owner: type | Callable[..., Any], **settings: Any) -> None:
         self.owner = owner
         super().__init__(*declarations, **settings)
 
@@ -108,16 +108,17 @@ def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def setting_options(owner: type, *specs: str) -> Callable[[F], F]:
-    """Return the options for settings that a class declares, see `setting_option`."""
+def setting_options(owner: type | Callable[..., Any], *specs: str) -> Callable[[F], F]:
+    """Return the options for settings that one class or function declares, see `setting_option`."""
     return combine_options(*(setting_option(owner, spec) for spec in specs))
 
 
-def setting_option(owner: type, spec: str, **given: Any) -> Callable[[F], F]:
+def setting_option(owner: type | Callable[..., Any], spec: str, **given: Any) -> Callable[[F], F]:
     """Return the option for a setting. Its type, range and default are declared, and its help is in the docstring.
 
     Args:
-        owner: The class that declares the setting (see `declared_settings`) and describes it under "Attributes".
+        owner: The class or function that declares the setting (see `declared_settings`) and describes it under
+            "Attributes" or "Args".
         spec: The name of the setting, and what differs from the usual: flags, a `$VARIABLE` of the environment, and the
             placeholder of the value, e.g. "output -o --output FOLDER".
         given: Arguments of `click.option` that replace those of the declaration.
@@ -135,7 +136,7 @@ def setting_option(owner: type, spec: str, **given: Any) -> Callable[[F], F]:
     if not many and field.default is not PydanticUndefined:
         settings["default"] = str(field.default) if isinstance(field.default, StrEnum) else field.default
     settings |= _type_settings(field)
-    if issubclass(owner, BaseSettings):
+    if isinstance(owner, type) and issubclass(owner, BaseSettings):
         settings.setdefault("envvar", f"{owner.model_config['env_prefix']}{name.upper()}")
     return click.option(*flags, name, cls=SettingOption, owner=owner, **settings | given)
 
@@ -149,12 +150,13 @@ def _flag(name: str, field: FieldInfo | None) -> str:
     return f"--{shown.removesuffix('s') if field and _has_several_values(field) else shown}"
 
 
-def _help(owner: type, name: str) -> str | None:
-    """Return the description of a setting in the docstring of its class, in which `name` is another setting.
+def _help(owner: type | Callable[..., Any], name: str) -> str | None:
+    """Return the description of a setting in the docstring of its owner, in which `name` is another setting.
 
     Without docstrings (`python -OO`), there is no help.
     """
-    section = inspect.cleandoc(owner.__doc__ or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
+    sections = re.split(r"^(?:Args|Attributes):$", inspect.cleandoc(owner.__doc__ or ""), flags=re.MULTILINE)
+    section = sections[-1].partition("\n\n")[0]
     described = re.search(rf"^    (?:\w+, )*{name}(?:, \w+)*: (.*(?:\n {{8}}.*)*)", section, re.MULTILINE)
     if described is None:
         return None

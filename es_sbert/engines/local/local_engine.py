@@ -15,7 +15,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field, PositiveFloat
+
+from es_sbert.arguments import check_arguments
 from es_sbert.engines.local import server_process
 from es_sbert.engines.local.engine_builds import ENGINES, EngineBuild
 from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, make_folder, storage_errors
@@ -62,21 +66,24 @@ def unknown_engine(name: str) -> UsageError:
     return UsageError(f"unknown engine {name!r}", f"Use one of {builds}, or another version with docker-compose.yml.")
 
 
+@check_arguments
 def start_engine(
     build: str | EngineBuild,
     *,
-    port: int | None = None,
+    port: Annotated[int, Field(ge=1, le=65_535)] | None = None,
     heap: str = DEFAULT_HEAP,
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: PositiveFloat = DEFAULT_TIMEOUT,
     progress: ProgressCallback = _no_progress,
 ) -> RunningEngine:
-    """Start a server, or find the one of that name that already runs on that port.
+    """Start a server, or find the one of that name that already runs on that port, whose heap is kept.
+
+    The download does not count for the timeout.
 
     Args:
         build: A build, or the name of one: `es9`, `es9-small`, `opensearch` or `opensearch-ml`.
-        port: HTTP port on the loopback interface; None is the default of the build.
-        heap: Java heap, `1g`; without effect on a server that already runs.
-        timeout: Seconds to wait until it answers, counted from its start; the download is not limited.
+        port: HTTP port. [default: that of the build]
+        heap: Java heap: 512m, 1g, 4g.
+        timeout: Seconds to wait until the server answers.
         progress: Called with one line for each step.
 
     Raises:
