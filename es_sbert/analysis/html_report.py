@@ -240,7 +240,7 @@ def differing_words(first: str, second: str) -> list[tuple[WordSpan, WordSpan]]:
 _COMPARED_AFTER = 400
 
 # The files are joined in this order into one module, so that each can use the names of those before it.
-_SCRIPTS = ("elements", "words", "data", "map", "members", "groups", "find", "main")
+_SCRIPTS = ("elements", "words", "data", "labels", "map", "members", "groups", "find", "main")
 _DECIMALS = 5
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
+from es_sbert.analysis import html_report
 from es_sbert.analysis.html_report import AnalysisReport, ReportGroup, ReportKind, report_bytes
 from tests.browser import chromium
 
@@ -230,8 +232,11 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     expect(tab.page.get_by_role("status")).to_have_text("71 of 760 texts found.")
     expect(tab.page.locator("#found-count")).to_have_text("71 of 760 texts found")
     expect(tab.page.locator("#found-list > li")).to_have_count(20)
-    expect(tab.groups.filter(visible=True)).to_have_count(5)
-    expect(tab.groups.first).to_have_text("refund, invoice 01 of 25 texts")
+    found = ["shipping, parcel 28", "password, login 29", "password, login 2", "refund, invoice 3", "refund, invoice 0"]
+    counts = (25, 25, 5, 5, 1)
+    expect(tab.groups.filter(visible=True)).to_have_text(
+        [f"{n}{c} of 25 texts" for n, c in zip(found, counts, strict=True)]
+    )
     expect(tab.page.locator("#found-list mark").first).to_have_text("Café №7")
     tab.page.get_by_role("button", name="Show 20 more texts").click()
     expect(tab.page.locator("#found-list > li")).to_have_count(40)
@@ -241,7 +246,7 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     box.fill("text-724")
     expect(tab.groups.filter(visible=True)).to_have_count(1)
     box.press("Tab")
-    expect(tab.groups.nth(28)).to_be_focused()
+    expect(tab.groups.first).to_be_focused()
     box.fill("text-759")
     expect(tab.page.locator("#found-list > li")).to_have_count(1)
     expect(tab.page.locator("#found-list > li")).to_contain_text("in no cluster")
@@ -250,6 +255,7 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     box.press("Escape")
     expect(box).to_have_value("")
     expect(tab.page.locator("#found")).to_be_hidden()
+    expect(tab.groups.first).to_have_text("refund, invoice 025 texts")
 
 
 def test_narrow_page_folds_identical_texts_and_shows_found_ones(open_report: OpenReport) -> None:
@@ -312,3 +318,49 @@ def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
         expect(tab.page.locator("#found-list .text")).to_have_text("� alone, � too, 😀 together")
         ids = tab.page.locator("#found-list .id, #group-list .name").all_inner_texts()
         assert not any(character in "".join(ids) for character in "\u202e\u2066\x00\x07\x1b\x9b")
+
+
+def test_labels_of_a_map_are_next_to_their_points(open_report: OpenReport) -> None:
+    """Two clusters that touch, one far away, and a text between the points of others."""
+    page = open_report(clusters()).page
+    folder = Path(html_report.__file__).parent / "static"
+    random = np.random.default_rng(0)
+    middles = [(100, 150), (150, 150), (320, 60)]
+    points = [(middle + 12 * random.standard_normal((40, 2))).tolist() for middle in middles] + [[[102, 152]]]
+    placed = page.evaluate(
+        "(points) => {const [isClusters, bySize] = [true, []];"
+        + (folder / "labels.js").read_text(encoding="utf-8")
+        + """
+        const every = points.flat();
+        const texts = every.map((_, text) => text);
+        const names = [{ words: "x", wide: 60 }];
+        const rest = [...texts];
+        const wanted = points.map((own, group) => ({ group, members: rest.splice(0, own.length), names }));
+        const size = { width: 400, height: 300, most: 9 };
+        return [true, false].map((isWhole) => placeLabels(wanted, texts, (text) => every[text], { ...size, isWhole }));
+        }""",
+        points,
+    )
+    every = np.array([position for own in points for position in own])
+
+    def inside(label: dict[str, Any], positions: Any, around: int) -> int:
+        box = np.array([[label[side] for side in sides] for sides in (("left", "top"), ("right", "bottom"))])
+        box[0], box[1] = box[0] - around, box[1] + around
+        return int(((positions >= box[0]) & (positions <= box[1])).all(axis=1).sum())
+
+    whole, found = placed
+    assert [label["group"] for label in whole] in ([2, 0, 1], [2, 1, 0])  # none for the text between others
+    assert [label["group"] for label in found] == [0, 1, 2, 3]
+    for label in placed[0] + found[:3]:
+        assert 2 * inside(label, np.array(points[label["group"]]), 12) >= inside(label, every, 12) > 0
+    assert [inside(label, every, -3) for label in found] == [0] * 4  # a cell is 3 pixels wide
+    assert [label["to"] is None for label in found] == [True, True, True, False]
+    assert found[3]["to"][1] == [102, 152]
+    for labels in placed:
+        for one, two in combinations(labels, 2):
+            assert (
+                one["right"] <= two["left"]
+                or two["right"] <= one["left"]
+                or one["bottom"] <= two["top"]
+                or two["bottom"] <= one["top"]
+            )

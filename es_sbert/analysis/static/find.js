@@ -82,7 +82,7 @@ class TextFinder {
       unit: ["text", "texts"],
       render: (own) => this.#item(own, needle),
       tell: (shown, there) => {
-        byId("found-note").textContent = there === 0 ? "No text or id contains this." : `${numbers.format(shown)} of ${counted(there, ...(there < found.length ? ["different text", "different texts"] : ["text", "texts"]))} shown.`;
+        byId("found-note").textContent = there === 0 ? "No text or id contains this." : `${numbers.format(shown)} of ${counted(there, ...(there < found.length ? ["different text", "different texts"] : ["text", "texts"]))} shown${isPairs ? "" : ", in the order of the source"}.`;
       },
     });
     this.changed(found);

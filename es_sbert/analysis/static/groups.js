@@ -36,6 +36,7 @@ function headingNodes(number) {
 /** The list of groups: one tab stop, in which arrow keys move. */
 class GroupList {
   #list = byId("group-list");
+  #items = [];
   #current = 0;
   #grow;
   #found = null; // texts
@@ -80,10 +81,12 @@ class GroupList {
     this.#buttons()[number]?.focus();
   }
 
-  /** Show only groups with some of these texts, and how many; null shows all groups with their sizes. */
+  /** Show only groups with some of these texts, and how many, those with the most first; null shows all groups with their sizes. */
   showFound(found) {
     this.#found = found === null ? null : new Set(found);
-    [...this.#list.children].forEach((item, number) => this.#count(item, number));
+    const items = this.#items.map((item, number) => ({ item, count: this.#count(item, number) }));
+    if (found !== null && !isPairs) items.sort((one, two) => two.count - one.count);
+    this.#list.append(...items.map(({ item }) => item));
     if (this.#buttons()[this.#current]?.parentElement.hidden) this.#move(this.#buttons().indexOf(this.#shown()[0]));
   }
 
@@ -99,6 +102,7 @@ class GroupList {
         : element("span", { class: "figures" }, element("span"), element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "size" }))),
     ));
     if (!isPairs) item.querySelector(".size").style.width = `${(100 * size) / groups[bySize[0]].size}%`;
+    this.#items[number] = item;
     this.#count(item, number);
     return item;
   }
@@ -107,18 +111,20 @@ class GroupList {
     const { size, members } = groups[number];
     const count = this.#found === null ? size : members.filter((text) => this.#found.has(text)).length;
     item.hidden = count === 0;
-    if (isPairs) return;
+    if (isPairs) return count;
     const [words, bar] = item.querySelector(".figures").children;
     words.textContent = `${isClusters ? "" : `${headingOf(number)} · `}${this.#found === null ? "" : `${numbers.format(count)} of `}${counted(size, "text", "texts")}`;
     bar.hidden = this.#found !== null; // it compares sizes
+    return count;
   }
 
   #buttons() {
-    return [...this.#list.querySelectorAll("button")];
+    return this.#items.map((item) => item.firstElementChild);
   }
 
+  /** The buttons that are shown, from top to bottom. */
   #shown() {
-    return this.#buttons().filter(({ parentElement }) => !parentElement.hidden);
+    return [...this.#list.querySelectorAll("li:not([hidden]) > button")];
   }
 
   #move(number) {

@@ -6,17 +6,11 @@ const STEP = 48; // pixels that an arrow key moves the map by
 const NEAR = 12; // distance in pixels at which the pointer selects a point
 const MOVED = 4; // pixels of movement that turn a click into a drag
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
+const NAME_SHOWN = 36; // characters of a cluster's name under the pointer
 const FEW_POINTS = 200; // highlighted points that are drawn larger
-const [LABEL_LENGTH, NARROW_LABEL] = [30, 20]; // characters
-const ABOVE = 12; // pixels
-const COUNTED = 10_000; // texts; the labels of larger maps may hide more points
-const HIDDEN = 1; // points that a label of near-duplicates may hide
-const FAR = 44; // pixels between a label and the middle of its group
 const LABELED = isClusters ? 60 : 8; // maximum number of groups with a label
-const [NARROW, LABELED_NARROW] = [420, 10]; // pixels; groups with a label on narrower maps
+const [NARROW, LABELED_NARROW] = [420, 16]; // pixels; groups with a label on narrower maps
 const FRAMED = 24; // pixels around all points, for labels
-const LABEL_LINES = [0, -9, 9, -18, 18]; // places of a label, in pixels from its group
-const FREE_LINES = Array.from({ length: 9 }, (_, place) => 6 * (place % 2 === 0 ? -place : place + 1)); // the same if texts are highlighted
 
 class TextMap {
   #canvas = byId("map-canvas");
@@ -24,9 +18,8 @@ class TextMap {
   #context = this.#canvas.getContext("2d");
   #all = byClass(Array.from({ length: textCount }, (_, text) => text));
   #bounds = boundsOf(this.#all.order);
-  #labels = bySize.slice(0, LABELED).map((group) => ({ group, ...middleOf(groups[group].members) }));
   #highlighted = null;
-  #named = null; // group → its highlighted texts
+  #named = bySize.map((group) => ({ group, members: groups[group].members })); // groups with a label, and their highlighted texts
   #selected = -1;
   #hovered = -1;
   #passing = null; // {group, texts} of the point under the pointer
@@ -69,11 +62,9 @@ class TextMap {
   /** Highlight some texts and draw the others fainter; null highlights none. `isPassing` is for a group under the pointer. */
   highlight(chosen, group = -1, isPassing = false) {
     this.#highlighted = chosen === null ? null : byClass(chosen);
-    this.#named = chosen === null ? null : new Map();
-    for (const text of chosen ?? []) {
-      if (!this.#named.has(groupOf[text])) this.#named.set(groupOf[text], []);
-      this.#named.get(groupOf[text]).push(text);
-    }
+    const found = new Map(groups.map((_, number) => [number, []]));
+    for (const text of chosen ?? []) found.get(groupOf[text])?.push(text);
+    this.#named = bySize.map((number) => ({ group: number, members: chosen === null ? groups[number].members : found.get(number) })).filter(({ members }) => members.length > 0).sort((one, two) => two.members.length - one.members.length);
     this.#selected = group;
     this.#passing = null;
     if (!isPassing) byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
@@ -190,57 +181,39 @@ class TextMap {
     return [x[text] * scale + left, y[text] * scale + top];
   }
 
-  /** Names of the largest clusters and of the selected group, without those that would overlap others or hide `texts`. */
+  /** Names of the groups, or of the selected one; with texts that were found, how many of them a group has. */
   #drawLabels(texts) {
     const context = this.#context;
     const selected = this.#passing?.group ?? this.#selected;
+    const isFound = this.#highlighted !== null && selected === -1;
     const { clientWidth: width, clientHeight: height } = this.#canvas;
-    const wanted = selected === -1 ? (this.#named === null ? this.#labels : this.#labels.flatMap(({ group }) => (this.#named.has(group) ? [{ group, ...middleOf(this.#named.get(group)) }] : []))).slice(0, width < NARROW ? LABELED_NARROW : LABELED) : [];
-    if (selected !== -1 && groups[selected].members.length > 0) {
-      wanted.unshift({ group: selected, ...middleOf(groups[selected].members) });
-    }
-    const taken = [];
+    const named = selected === -1 ? this.#named : [{ group: selected, members: groups[selected].members }];
     context.font = this.font;
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.lineJoin = "round";
-    const { scale, left, top } = this.#view;
-    for (const { group, atX, atY, midY, endY } of wanted) {
-      const center = Math.max(atY * scale - ABOVE, midY * scale - FAR) + top;
-      const below = isClusters ? [] : [endY * scale + top + ABOVE]; // small groups may have room there
-      const lines = [...(this.#named === null ? LABEL_LINES : FREE_LINES).map((shift) => center + shift), ...below].filter((line) => line > 10 && line < height - 10);
-      const placed = (words) => {
-        const half = context.measureText(words).width / 2 + 4;
-        const middle = Math.max(half, Math.min(width - half, atX * scale + left));
-        if (Math.abs(middle - atX * scale - left) > half || center < 0 || center > height) return undefined; // its group is not in view
-        const [best] = lines.map((line) => ({ words, middle, left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }))
-          .filter((place) => !taken.some((other) => overlaps(place, other)))
-          .map((place) => ({ ...place, hidden: this.#hidden(place, texts) }))
-          .map((place) => ({ ...place, cost: place.hidden + Math.min(2, Math.abs(place.top + 9 - center) / 9) }))
-          .sort((one, two) => one.cost - two.cost);
-        return (isClusters && this.#named === null) || group === selected || best?.hidden <= (this.#named === null ? HIDDEN : 0) ? best : undefined;
-      };
-      const box = labelsOf(group, width).reduce((found, words) => found ?? placed(words), undefined);
-      if (box === undefined) continue;
-      const { words, middle } = box;
-      const line = (box.top + box.bottom) / 2;
-      taken.push(box);
+    const wanted = named.slice(0, LABELED).map(({ group, members }) => ({
+      group,
+      members,
+      names: labelsOf(group, width).map((name) => (isFound ? `${name} ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 8 })),
+    }));
+    const most = width < NARROW ? LABELED_NARROW : LABELED;
+    for (const { group, words, middle, line, to } of placeLabels(wanted, texts, (text) => this.#at(text), { width, height, most, isWhole: this.#highlighted === null && selected === -1 })) {
+      const color = `rgb(${mixed(this.colors[classOfGroup[group]], this.ink, 0.65)})`;
+      if (to !== null) {
+        context.strokeStyle = color;
+        context.lineWidth = 1;
+        context.beginPath();
+        context.moveTo(...to[0]);
+        context.lineTo(...to[1]);
+        context.stroke();
+      }
       context.lineWidth = 7;
       context.strokeStyle = `rgb(${this.ground})`;
       context.strokeText(words, middle, line);
-      context.fillStyle = `rgb(${mixed(this.colors[classOfGroup[group]], this.ink, 0.65)})`;
+      context.fillStyle = color;
       context.fillText(words, middle, line);
     }
-  }
-
-  /** Number of these points that a label in a box would hide. */
-  #hidden({ left, right, top, bottom }, texts) {
-    if (texts.length > COUNTED) return 0;
-    const { scale, left: atX, top: atY } = this.#view;
-    const [low, high, upper, lower] = [(left - atX) / scale, (right - atX) / scale, (top - atY) / scale, (bottom - atY) / scale];
-    let count = 0;
-    for (const text of texts) count += x[text] > low && x[text] < high && y[text] > upper && y[text] < lower ? 1 : 0;
-    return count;
   }
 
   #drawHovered() {
@@ -277,7 +250,7 @@ class TextMap {
     if (text !== -1) {
       this.#hoverBox.replaceChildren(
         element("p", { dir: "auto" }, beginning(texts[text], 160) || "(text not known)"),
-        element("p", { class: "note facts" }, idOf(text), element("span", {}, group === -1 ? "" : swatchOf(classOfGroup[group]), groupNote(group))),
+        element("p", { class: "note facts" }, idOf(text), element("span", {}, group === -1 ? "" : swatchOf(classOfGroup[group]), isClusters ? beginning(group === -1 ? kind.none : nameOf(group), NAME_SHOWN) : groupNote(group))),
       );
     }
     this.#redraw();
@@ -409,8 +382,6 @@ function pointOf(radius, shape, color, outline) {
 
 const mixed = (color, ground, part) => color.map((value, place) => Math.round(value * part + ground[place] * (1 - part)));
 
-const overlaps = (one, two) => one.left < two.right && two.left < one.right && one.top < two.bottom && two.top < one.bottom;
-
 /** Texts in the order of their classes: those of class c are order[starts[c]] to order[starts[c + 1] - 1]. */
 function byClass(chosen) {
   const starts = new Int32Array(CLASS_COUNT + 1);
@@ -431,44 +402,4 @@ function boundsOf(chosen) {
     bounds.bottom = Math.max(bounds.bottom, y[text]);
   }
   return chosen.length > 0 ? bounds : { left: 0, right: 1, top: 0, bottom: 1 };
-}
-
-// Keywords that narrow maps show, by group: the first one of the name that no larger group shows.
-const keywords = new Map();
-if (isClusters) {
-  const used = new Set();
-  for (const group of bySize) {
-    const words = nameOf(group).split(", ");
-    keywords.set(group, words.find((word) => !used.has(word)) ?? words[0]);
-    used.add(keywords.get(group));
-  }
-}
-
-/** The name of a group as its label on a map of this width, the longest first: keywords of a cluster, or words of a text. */
-function labelsOf(group, width) {
-  const short = beginning(keywords.get(group) ?? wordsOf(group).slice(0, 2).join(" "), NARROW_LABEL);
-  if (width < 600) return [short];
-  return [beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : wordsOf(group).join(" "), LABEL_LENGTH), short];
-}
-
-/** The words of a name, without short and common ones. */
-const longWords = (group) => nameOf(group).match(/(?!(?:does|from|have|please|that|this|with)(?![\p{L}\p{M}'’-]))(?<![\p{L}\p{M}'’-])[\p{L}\p{M}'’-]{4,}/giu) ?? [nameOf(group)];
-const namesWith = new Map(); // number of groups by word
-for (const group of isClusters ? [] : bySize.slice(0, 200)) {
-  for (const word of new Set(longWords(group))) namesWith.set(word, (namesWith.get(word) ?? 0) + 1);
-}
-
-/** The three words of a name that the fewest other names have, in their order. */
-function wordsOf(group) {
-  const words = [...new Set(longWords(group))];
-  const rare = words.toSorted((one, two) => (namesWith.get(one) ?? 0) - (namesWith.get(two) ?? 0)).slice(0, 3);
-  return words.filter((word) => rare.includes(word));
-}
-
-/** Where the label of a group is: above its most central third of texts, or below. */
-function middleOf(members) {
-  const central = members.slice(0, Math.ceil(members.length / 3));
-  const median = (values) => Float32Array.from(central, (text) => values[text]).sort()[central.length >> 1];
-  const lines = Float32Array.from(central, (text) => y[text]).sort();
-  return { atX: median(x), atY: lines[Math.floor(lines.length / 20)], midY: median(y), endY: Math.max(...members.slice(0, 1000).map((text) => y[text])) };
 }

@@ -1,0 +1,129 @@
+// Labels of the map: each is where a reader takes it for the name of its group's points.
+
+const [LABEL_LENGTH, NARROW_LABEL] = [30, 20]; // characters
+const LABEL_LINE = 18; // height of a label in pixels
+const CELL = 3; // pixels
+const SAMPLED = 60; // texts of a group
+const AROUND = 12; // pixels around a label in which a reader looks for its points
+const FARTHEST = 60; // pixels between a label and the middle of its group
+const HIDDEN = 1; // points that a label of near-duplicates may hide
+const OWN_SHARE = 0.5; // least share of its own points around a label without a line to them
+
+// Keywords that narrow maps show, by group: the first one of the name that no larger group shows.
+const keywords = new Map();
+if (isClusters) {
+  const used = new Set();
+  for (const group of bySize) {
+    const words = nameOf(group).split(", ");
+    keywords.set(group, words.find((word) => !used.has(word)) ?? words[0]);
+    used.add(keywords.get(group));
+  }
+}
+
+/** The name of a group as its label on a map of this width, the longest first: keywords of a cluster, or words of a text. */
+function labelsOf(group, width) {
+  const short = beginning(keywords.get(group) ?? wordsOf(group).slice(0, 2).join(" "), NARROW_LABEL);
+  if (width < 600) return [short];
+  return [beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : wordsOf(group).join(" "), LABEL_LENGTH), short];
+}
+
+/** The words of a name, without short and common ones. */
+const longWords = (group) => nameOf(group).match(/(?!(?:does|from|have|please|that|this|with)(?![\p{L}\p{M}'’-]))(?<![\p{L}\p{M}'’-])[\p{L}\p{M}'’-]{4,}/giu) ?? [nameOf(group)];
+const namesWith = new Map(); // number of groups by word
+for (const group of isClusters ? [] : bySize.slice(0, 200)) {
+  for (const word of new Set(longWords(group))) namesWith.set(word, (namesWith.get(word) ?? 0) + 1);
+}
+
+/** The three words of a name that the fewest other names have, in their order. */
+function wordsOf(group) {
+  const words = [...new Set(longWords(group))];
+  const rare = words.toSorted((one, two) => (namesWith.get(one) ?? 0) - (namesWith.get(two) ?? 0)).slice(0, 3);
+  return words.filter((word) => rare.includes(word));
+}
+
+
+/**
+ * Places for labels that neither overlap nor stand next to the points of other groups.
+ *
+ * `wanted` has groups with their `members` and `names`, words with their width, the longest first; `at` gives the position of
+ * a text. If the map `isWhole`, groups that lie apart come first, and a label that would be taken for another group's is left
+ * out. Else the groups come in their order, no label hides a text, and `to` is a line from a label that is not next to its points.
+ */
+function placeLabels(wanted, texts, at, { width, height, most, isWhole }) {
+  const countIn = countsOf(texts, at, width, height);
+  const candidates = ({ group, members, names }) => {
+    const own = members.filter((_, place) => place % Math.ceil(members.length / SAMPLED) === 0).map(at);
+    const each = members.length / own.length; // texts that a sampled one stands for
+    const [atX, atY] = middleOf(own.slice(0, Math.ceil(own.length / 3))); // the most central texts
+    if (atX < 0 || atX > width || atY < 0 || atY > height) return []; // not in view
+    const cells = own.map((position) => position.map(cellOf));
+    return names.map(({ words, wide }) => {
+      const places = [];
+      for (let down = -FARTHEST; down <= FARTHEST; down += LABEL_LINE / 3) {
+        for (const part of [0, -0.5, 0.5, -1, 1]) {
+          const [middle, line] = [Math.max(wide / 2, Math.min(width - wide / 2, atX + part * (wide / 2 + AROUND))), atY + down];
+          const box = { left: middle - wide / 2, right: middle + wide / 2, top: line - LABEL_LINE / 2, bottom: line + LABEL_LINE / 2 };
+          if (box.top < 0 || box.bottom > height) continue;
+          const around = { left: box.left - AROUND, right: box.right + AROUND, top: box.top - AROUND, bottom: box.bottom + AROUND };
+          const [hidden, near] = [countIn(box), each * countOwn(cells, around)];
+          const share = Math.min(1, near / Math.max(1, countIn(around)));
+          const foreign = Math.max(0, hidden - each * countOwn(cells, box));
+          const lost = isWhole && isClusters ? 0.04 * hidden + 0.4 * foreign : 20 * hidden;
+          places.push({ ...box, group, own, words, middle, line, hidden, share, cost: 4 * (1 - share) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / 25 });
+        }
+      }
+      return places.sort((one, two) => one.cost - two.cost);
+    });
+  };
+  const isGood = ({ share, hidden }) => (isWhole ? share >= OWN_SHARE && (isClusters || hidden <= HIDDEN) : hidden === 0 || wanted.length === 1);
+  const all = wanted.map(candidates).filter((places) => places.length > 0 && places.every(([first]) => first !== undefined));
+  if (isWhole) all.sort(([[one]], [[two]]) => one.cost - two.cost);
+  const placed = [];
+  for (const byName of all) {
+    if (placed.length === most) break;
+    const best = byName.map((places) => places.find((place) => !placed.some((other) => overlaps(place, other)))).find((place) => place !== undefined && isGood(place));
+    if (best !== undefined) placed.push({ ...best, to: isWhole || best.share >= OWN_SHARE ? null : lineFrom(best) });
+  }
+  return placed;
+}
+
+/** A line from the edge of a label to the nearest of its points. */
+function lineFrom({ left, right, top, bottom, own }) {
+  const from = ([across, down]) => [Math.max(left, Math.min(right, across)), Math.max(top + 3, Math.min(bottom - 3, down))];
+  const gap = (point) => Math.hypot(point[0] - from(point)[0], point[1] - from(point)[1]);
+  const nearest = own.reduce((one, two) => (gap(two) < gap(one) ? two : one));
+  return [from(nearest), nearest];
+}
+
+/** A function that gives the number of texts in a box of the map, from sums over cells. */
+function countsOf(texts, at, width, height) {
+  const [wide, high] = [Math.ceil(width / CELL) + 1, Math.ceil(height / CELL) + 1];
+  const sums = new Int32Array(wide * high);
+  for (const text of texts) {
+    const [across, down] = at(text).map(cellOf);
+    if (across >= 0 && across < wide - 1 && down >= 0 && down < high - 1) sums[(down + 1) * wide + across + 1] += 1;
+  }
+  for (let place = wide + 1; place < sums.length; place += 1) {
+    if (place % wide !== 0) sums[place] += sums[place - 1] + sums[place - wide] - sums[place - wide - 1];
+  }
+  const within = (value, most) => Math.max(0, Math.min(most, cellOf(value)));
+  return ({ left, right, top, bottom }) => {
+    const [from, to, upper, lower] = [within(left, wide - 1), within(right, wide - 1), within(top, high - 1) * wide, within(bottom, high - 1) * wide];
+    return sums[lower + to] - sums[lower + from] - sums[upper + to] + sums[upper + from];
+  };
+}
+
+const cellOf = (value) => Math.floor(value / CELL);
+
+/** The number of cells in a box, as `countsOf` reads it. */
+function countOwn(cells, { left, right, top, bottom }) {
+  const [from, to, upper, lower] = [left, right, top, bottom].map(cellOf);
+  let count = 0;
+  for (const [across, down] of cells) count += across >= from && across < to && down >= upper && down < lower ? 1 : 0;
+  return count;
+}
+
+const overlaps = (one, two) => one.left < two.right && two.left < one.right && one.top < two.bottom && two.top < one.bottom;
+
+/** The position in the middle of some positions: the median of each axis. */
+const middleOf = (positions) => [0, 1].map((axis) => Float32Array.from(positions, (each) => each[axis]).sort()[positions.length >> 1]);
