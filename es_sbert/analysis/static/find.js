@@ -99,8 +99,7 @@ class TextFinder {
       "li",
       {},
       excerpt,
-      element("div", { class: "facts" }, idOf(text, excerpt.textContent), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null),
-      copiesOf(copies),
+      element("div", { class: "facts" }, idOf(text, excerpt.textContent), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies)),
     );
   }
 }

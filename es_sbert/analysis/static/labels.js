@@ -6,8 +6,7 @@ const CELL = 3; // pixels
 const SAMPLED = 60; // texts of a group
 const AROUND = 12; // pixels around a label in which a reader looks for its points
 const FARTHEST = 60; // pixels between a label and the middle of its group
-const HIDDEN = 1; // points that a label of near-duplicates may hide
-const OWN_SHARE = 0.5; // least share of its own points around a label without a line to them
+const OWN_SHARE = 0.45; // least share of its own points around a label without a line to them
 
 // Keywords that narrow maps show, by group: the first one of the name that no larger group shows.
 const keywords = new Map();
@@ -20,27 +19,12 @@ if (isClusters) {
   }
 }
 
-/** The name of a group as its label on a map of this width, the longest first: keywords of a cluster, or words of a text. */
+/** The name of a group as its label on a map of this width, the longest first: keywords of a cluster, or a number. */
 function labelsOf(group, width) {
-  const short = beginning(keywords.get(group) ?? wordsOf(group).slice(0, 2).join(" "), NARROW_LABEL);
-  if (width < 600) return [short];
-  return [beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : wordsOf(group).join(" "), LABEL_LENGTH), short];
+  if (!isClusters) return [headingOf(group)];
+  const short = beginning(keywords.get(group), NARROW_LABEL);
+  return width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
 }
-
-/** The words of a name, without short and common ones. */
-const longWords = (group) => nameOf(group).match(/(?!(?:does|from|have|please|that|this|with)(?![\p{L}\p{M}'’-]))(?<![\p{L}\p{M}'’-])[\p{L}\p{M}'’-]{4,}/giu) ?? [nameOf(group)];
-const namesWith = new Map(); // number of groups by word
-for (const group of isClusters ? [] : bySize.slice(0, 200)) {
-  for (const word of new Set(longWords(group))) namesWith.set(word, (namesWith.get(word) ?? 0) + 1);
-}
-
-/** The three words of a name that the fewest other names have, in their order. */
-function wordsOf(group) {
-  const words = [...new Set(longWords(group))];
-  const rare = words.toSorted((one, two) => (namesWith.get(one) ?? 0) - (namesWith.get(two) ?? 0)).slice(0, 3);
-  return words.filter((word) => rare.includes(word));
-}
-
 
 /**
  * Places for labels that neither overlap nor stand next to the points of other groups.
@@ -49,8 +33,9 @@ function wordsOf(group) {
  * a text. If the map `isWhole`, groups that lie apart come first, and a label that would be taken for another group's is left
  * out. Else the groups come in their order, no label hides a text, and `to` is a line from a label that is not next to its points.
  */
-function placeLabels(wanted, texts, at, { width, height, most, isWhole }) {
+function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   const countIn = countsOf(texts, at, width, height);
+  const largest = Math.max(...wanted.map(({ members }) => members.length));
   const candidates = ({ group, members, names }) => {
     const own = members.filter((_, place) => place % Math.ceil(members.length / SAMPLED) === 0).map(at);
     const each = members.length / own.length; // texts that a sampled one stands for
@@ -64,28 +49,29 @@ function placeLabels(wanted, texts, at, { width, height, most, isWhole }) {
           const [middle, line] = [Math.max(wide / 2, Math.min(width - wide / 2, atX + part * (wide / 2 + AROUND))), atY + down];
           const box = { left: middle - wide / 2, right: middle + wide / 2, top: line - LABEL_LINE / 2, bottom: line + LABEL_LINE / 2 };
           if (box.top < 0 || box.bottom > height) continue;
-          const around = { left: box.left - AROUND, right: box.right + AROUND, top: box.top - AROUND, bottom: box.bottom + AROUND };
-          const [hidden, near] = [countIn(box), each * countOwn(cells, around)];
+          const [around, covered] = [grown(box, AROUND), grown(box, radius)];
+          const [hidden, near] = [countIn(covered), each * countOwn(cells, around)];
           const share = Math.min(1, near / Math.max(1, countIn(around)));
-          const foreign = Math.max(0, hidden - each * countOwn(cells, box));
-          const lost = isWhole && isClusters ? 0.04 * hidden + 0.4 * foreign : 20 * hidden;
-          places.push({ ...box, group, own, words, middle, line, hidden, share, cost: 4 * (1 - share) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / 25 });
+          const foreign = Math.max(0, hidden - each * countOwn(cells, covered));
+          const lost = isWhole && isClusters ? 0.1 * hidden + 0.4 * foreign : 20 * hidden;
+          places.push({ ...box, group, own, words, middle, line, hidden, share, cost: 4 * (1 - share) - members.length / largest + Math.min(lost, 40) + Math.hypot(middle - atX, down) / 25 });
         }
       }
       return places.sort((one, two) => one.cost - two.cost);
     });
   };
-  const isGood = ({ share, hidden }) => (isWhole ? share >= OWN_SHARE && (isClusters || hidden <= HIDDEN) : hidden === 0 || wanted.length === 1);
+  const isGood = ({ share, hidden }) => (isWhole ? share >= OWN_SHARE && (isClusters || hidden === 0) : hidden === 0 || wanted.length === 1);
   const all = wanted.map(candidates).filter((places) => places.length > 0 && places.every(([first]) => first !== undefined));
   if (isWhole) all.sort(([[one]], [[two]]) => one.cost - two.cost);
   const placed = [];
   for (const byName of all) {
-    if (placed.length === most) break;
     const best = byName.map((places) => places.find((place) => !placed.some((other) => overlaps(place, other)))).find((place) => place !== undefined && isGood(place));
     if (best !== undefined) placed.push({ ...best, to: isWhole || best.share >= OWN_SHARE ? null : lineFrom(best) });
   }
   return placed;
 }
+
+const grown = ({ left, right, top, bottom }, by) => ({ left: left - by, right: right + by, top: top - by, bottom: bottom + by });
 
 /** A line from the edge of a label to the nearest of its points. */
 function lineFrom({ left, right, top, bottom, own }) {

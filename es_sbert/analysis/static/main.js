@@ -13,6 +13,7 @@ function tell(words) {
 /** Select a group, -1 for none; `focus` moves the focus to its texts. */
 function select(number, focus = true) {
   selected = number;
+  if (number !== -1 && onOneColumn.matches) showList(false); // the texts are below it
   groupList.select(number);
   showDetails(number, (next) => select(next));
   showAbout(number);
@@ -34,6 +35,13 @@ function showTop(shown) {
 function returnToList(number) {
   if (onOneColumn.matches && byId("groups").classList.contains("folded")) byId("groups-toggle").focus();
   else groupList.focus(number);
+}
+
+/** Open or close the list of groups of a page with one column. */
+function showList(isOpen) {
+  byId("groups").classList.toggle("folded", !isOpen);
+  byId("groups-toggle").setAttribute("aria-expanded", `${isOpen}`);
+  byId("groups-toggle").textContent = isOpen ? "Close the list" : `Jump to a ${kind.one}`;
 }
 
 function chooseOnMap(text) {
@@ -73,7 +81,7 @@ function showAbout(number) {
 byId("title").replaceChildren(...byId("title").textContent.split(" ").flatMap((word) => [element("span", {}, word), " "]));
 showFacts();
 byId("map").hidden = isPairs || textCount === 0; // pairs are compared with each other
-byId("groups-toggle").textContent = `Jump to a ${kind.one}`;
+showList(false);
 showLegend(() => finder.showUngrouped());
 const map = new TextMap(chooseOnMap, tell);
 const rest = (found) => map.highlight(found ?? (selected === -1 ? null : groups[selected].members), found === null ? selected : -1);
@@ -120,10 +128,8 @@ for (const [id, step] of [["previous", -1], ["next", 1]]) {
   });
 }
 byId("groups-toggle").addEventListener("click", ({ currentTarget }) => {
-  const isOpen = !byId("groups").classList.toggle("folded");
-  currentTarget.setAttribute("aria-expanded", `${isOpen}`);
-  currentTarget.textContent = isOpen ? "Close the list" : `Jump to a ${kind.one}`;
-  if (isOpen && currentTarget.getBoundingClientRect().bottom > window.innerHeight / 2) byId("groups").scrollIntoView({ block: "start" });
+  showList(byId("groups").classList.contains("folded"));
+  if (!byId("groups").classList.contains("folded") && currentTarget.getBoundingClientRect().bottom > window.innerHeight / 2) byId("groups").scrollIntoView({ block: "start" });
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || selected === -1) return;

@@ -8,8 +8,8 @@ const MOVED = 4; // pixels of movement that turn a click into a drag
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
 const NAME_SHOWN = 36; // characters of a cluster's name under the pointer
 const FEW_POINTS = 200; // highlighted points that are drawn larger
-const LABELED = isClusters ? 60 : 8; // maximum number of groups with a label
-const [NARROW, LABELED_NARROW] = [420, 16]; // pixels; groups with a label on narrower maps
+const LABELED = 60; // maximum number of groups with a label
+const NARROW = 420; // pixels
 const FRAMED = 24; // pixels around all points, for labels
 
 class TextMap {
@@ -19,7 +19,8 @@ class TextMap {
   #all = byClass(Array.from({ length: textCount }, (_, text) => text));
   #bounds = boundsOf(this.#all.order);
   #highlighted = null;
-  #named = bySize.map((group) => ({ group, members: groups[group].members })); // groups with a label, and their highlighted texts
+  #sized = bySize.map((group) => ({ group, members: groups[group].members })); // groups, the largest first
+  #found = []; // groups with their highlighted texts, those with the most first
   #selected = -1;
   #hovered = -1;
   #passing = null; // {group, texts} of the point under the pointer
@@ -62,9 +63,9 @@ class TextMap {
   /** Highlight some texts and draw the others fainter; null highlights none. `isPassing` is for a group under the pointer. */
   highlight(chosen, group = -1, isPassing = false) {
     this.#highlighted = chosen === null ? null : byClass(chosen);
-    const found = new Map(groups.map((_, number) => [number, []]));
+    const found = new Map(bySize.map((number) => [number, []]));
     for (const text of chosen ?? []) found.get(groupOf[text])?.push(text);
-    this.#named = bySize.map((number) => ({ group: number, members: chosen === null ? groups[number].members : found.get(number) })).filter(({ members }) => members.length > 0).sort((one, two) => two.members.length - one.members.length);
+    this.#found = [...found].filter(([, own]) => own.length > 0).map(([number, members]) => ({ group: number, members })).sort((one, two) => two.members.length - one.members.length);
     this.#selected = group;
     this.#passing = null;
     if (!isPassing) byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
@@ -187,18 +188,22 @@ class TextMap {
     const selected = this.#passing?.group ?? this.#selected;
     const isFound = this.#highlighted !== null && selected === -1;
     const { clientWidth: width, clientHeight: height } = this.#canvas;
-    const named = selected === -1 ? this.#named : [{ group: selected, members: groups[selected].members }];
     context.font = this.font;
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.lineJoin = "round";
-    const wanted = named.slice(0, LABELED).map(({ group, members }) => ({
+    const labelOf = ({ group, members }) => ({
       group,
       members,
-      names: labelsOf(group, width).map((name) => (isFound ? `${name} ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 8 })),
-    }));
-    const most = width < NARROW ? LABELED_NARROW : LABELED;
-    for (const { group, words, middle, line, to } of placeLabels(wanted, texts, (text) => this.#at(text), { width, height, most, isWhole: this.#highlighted === null && selected === -1 })) {
+      names: labelsOf(group, width).map((name) => (isFound ? `${name} ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
+    });
+    const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map(labelOf), among, (text) => this.#at(text), { width, height, radius: this.#radius(), isWhole });
+    let labels = place(isFound ? this.#found : this.#sized, isFound ? texts : this.#all.order, !isFound);
+    if (selected !== -1) {
+      labels = labels.filter(({ group }) => group === selected); // where it was before
+      if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], texts, false);
+    }
+    for (const { group, words, middle, line, to } of labels) {
       const color = `rgb(${mixed(this.colors[classOfGroup[group]], this.ink, 0.65)})`;
       if (to !== null) {
         context.strokeStyle = color;
@@ -208,7 +213,7 @@ class TextMap {
         context.lineTo(...to[1]);
         context.stroke();
       }
-      context.lineWidth = 7;
+      context.lineWidth = 4;
       context.strokeStyle = `rgb(${this.ground})`;
       context.strokeText(words, middle, line);
       context.fillStyle = color;
