@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from es_sbert.errors import UsageError, WrongArgument
+from es_sbert.messages import setting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,7 +75,8 @@ def check_range(name: str, value: float, bounds: Mapping[str, Any]) -> None:
     """
     for bound, (fits, words) in _BOUNDS.items():
         if bounds.get(bound) is not None and not fits(value, bounds[bound]):
-            raise UsageError(f"`{name}` is {value}", f"Set it to {words} {bounds[bound]:,.12g}.")
+            remedy = f"Set it to {words} {bounds[bound]:,.12g}."
+            raise UsageError(f"{setting(name)} is {value}", remedy, setting=name, value=value)
 
 
 def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool, Mapping[str, Any]] | None:
@@ -112,7 +114,8 @@ def wrong_argument(name: str, value: object, allowed: str, *, is_type: bool = Tr
         is_type: Whether its type is wrong.
     """
     error = WrongArgument if is_type else UsageError
-    return error(f"`{name}` is {repr(value)[:80]}, of type {type(value).__name__}", f"Pass {allowed}.")
+    message = f"{setting(name)} is {repr(value)[:80]}, of type {type(value).__name__}"
+    return error(message, f"Pass {allowed}.", setting=name.partition("[")[0], value=value)
 
 
 def iterate_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from es_sbert.arguments import check_range
 from es_sbert.errors import UsageError
+from es_sbert.messages import setting
 
 
 def expand_home(path: str) -> Path:
@@ -87,9 +88,9 @@ DEFAULT_VECTOR_FIELD = "embedding"
 MAX_TIMEOUT = 86_400  # seconds; all systems have some limit
 # Settings of earlier versions → what to do instead. They are refused, because without them a command would do less.
 REMOVED_SETTINGS = {
-    "fingerprint": "Remove it, and set `ca_certs` to the CA that signed the certificate (for Elasticsearch "
+    "fingerprint": "Remove it, and set ca_certs to the CA that signed the certificate (for Elasticsearch "
     "config/certs/http_ca.crt).",
-    "sniff": "Remove it, and set `url` to the addresses of several nodes, separated by commas.",
+    "sniff": "Remove it, and set url to the addresses of several nodes, separated by commas.",
     "keyring": "Remove it, and name a file with the secret: password_file, api_key_file or token_file.",
 }
 _OFF = frozenset({"false", "0", "no", "off"})
@@ -207,7 +208,7 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         if (self.username is None) != (self.password is None):
             raise UsageError(
                 "a user name and a password must be given together",
-                "Set `username` with the password in ES_SBERT_PASSWORD or a `password_file`, or an API key in "
-                "ES_SBERT_API_KEY.",
+                f"Set {setting('username')} with the password in ES_SBERT_PASSWORD or a {setting('password_file')}, or "
+                "an API key in ES_SBERT_API_KEY.",
             )
         return self

@@ -38,30 +38,45 @@
     ├── SourceError                input that cannot be read at all
     └── OutputError                an output file that cannot be written
 
-Each error carries a `remedy`: what to do next, in one or two sentences. Errors of an engine carry its response, too:
-`status`, `type`, `body` and `request`. The command line prints message and remedy and
-exits with code 2; these errors are never shown as a traceback.
+Programs read the class or its `code`, and `setting` and `value` of what is wrong. Errors of an engine carry its
+response, too: `status`, `type`, `body` and `request`. For people, each error has a `remedy`: what to do next, in one or
+two sentences. The command line prints message and remedy and exits with code 2; these errors are never shown as a
+traceback.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+import pickle
+import re
+from typing import Any, ClassVar
 
 
 class EsSbertError(Exception):
     """Base of all errors that a user can fix.
 
     Args:
-        message: The problem, naming the file, index, setting or address concerned. Settings are written in backticks,
-            as keyword arguments: `device`, `device="cuda"`. The command line shows them as options.
+        message: The problem, naming the file, index, setting or address concerned. `es_sbert.messages.setting` spells
+            the settings in message and remedy.
         remedy: Advice on what to do next.
+        setting: The keyword argument that is wrong; None if no single one is.
+        value: What was given for it.
+
+    Attributes:
+        code: The class in snake case, such as `index_missing`; it does not change with the words of the message.
     """
 
-    def __init__(self, message: str, remedy: str) -> None:
+    code: ClassVar[str] = "es_sbert_error"
+
+    def __init_subclass__(cls) -> None:
+        cls.code = re.sub(r"\B(?=[A-Z])", "_", cls.__name__).lower()
+
+    def __init__(self, message: str, remedy: str, *, setting: str | None = None, value: object = None) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.setting = setting
+        self.value = value
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.remedy}"
@@ -73,7 +88,12 @@ class EsSbertError(Exception):
 
     def __reduce__(self) -> tuple[type[EsSbertError], tuple[str, str], dict[str, object]]:
         # Exceptions with two required arguments do not survive pickling (worker processes) by default.
-        return type(self), (self.message, self.remedy), vars(self)
+        state = vars(self)
+        try:
+            pickle.dumps(self.value)
+        except Exception:  # of any class; the error matters more than an open file that was given
+            state = state | {"value": repr(self.value)}
+        return type(self), (self.message, self.remedy), state
 
 
 def error_summary(error: Exception) -> str:

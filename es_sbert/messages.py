@@ -1,4 +1,4 @@
-"""Log events, and text that is safe to print to a terminal.
+"""Settings in messages, log events, and text that is safe to print to a terminal.
 
 One record of the standard `logging` module contains both the event name and its fields for `--log-format json`, and the
 text for a terminal. Library users find the same records under the logger `es_sbert`.
@@ -9,6 +9,48 @@ from __future__ import annotations
 import json
 import logging
 import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# Takes the name of a setting, and its value or `...` for none.
+Spelling = Callable[[str, object], str]
+
+
+def as_keyword(name: str, value: object) -> str:
+    """Spell a setting as in Python; see `setting`."""
+    if value is ...:
+        return f"`{name}`"
+    shown = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, str | list | dict) else repr(value)
+    return f"`{name}={shown}`"
+
+
+# Of this process, not of a thread: a command has threads, and they make messages too.
+_spelling: Spelling = as_keyword
+
+
+def setting(name: str, value: object = ...) -> str:
+    """Spell a setting in a message: as a keyword argument in backticks, `device` or `device="cuda"`.
+
+    While a command runs, it is the option of that command: --device cuda. Call it where the message is made: constants
+    of modules are made before the command is known.
+    """
+    return _spelling(name, value)
+
+
+def current_spelling() -> Spelling:
+    """The spelling to use in another process, see `spell_settings`; it can be pickled."""
+    return _spelling
+
+
+@contextmanager
+def spell_settings(spelling: Spelling) -> Iterator[None]:
+    """Change how `setting` spells inside the block."""
+    global _spelling
+    previous, _spelling = _spelling, spelling
+    try:
+        yield
+    finally:
+        _spelling = previous
 
 
 def size_text(count: int) -> str:
@@ -66,11 +108,6 @@ def drop_unprintable(text: str) -> str:
 def escape_unprintable_lines(text: str) -> str:
     """Like `escape_unprintable`, but keeps the text's own line feeds."""
     return "\n".join(escape_unprintable(line) for line in text.split("\n"))
-
-
-def setting_text(name: str, value: object) -> str:
-    """Format a setting with its value as in Python: `device="gpu"`, in backticks."""
-    return f"`{name}={json.dumps(value, ensure_ascii=False)}`"
 
 
 def shorten(text: str, limit: int = 1000) -> str:

@@ -53,6 +53,7 @@ def export(
     from es_sbert.bundle.variants import Variant
     from es_sbert.errors import UsageError
     from es_sbert.exporters.export_bundle import export_bundle, export_reranker
+    from es_sbert.messages import setting
     from es_sbert.runtime.variant_candidates import default_exports
 
     if isinstance(variants, str) or any(name not in set(Variant) for name in variants or ()):
@@ -62,7 +63,7 @@ def export(
     output = Path(output)
     if is_cross_encoder(folder):
         if ignore_settings:
-            raise UsageError("no setting of a cross-encoder can be ignored", "Leave `ignore_settings` out.")
+            raise UsageError("no setting of a cross-encoder can be ignored", f"Leave {setting('ignore_settings')} out.")
         wanted = default_exports() if chosen is None else chosen
         return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
     sentence_model = read_sentence_model(folder, str(model), ignored=ignore_settings)

@@ -64,7 +64,7 @@ from es_sbert.exporters.static_quantization import quantize_statically, sample_b
 from es_sbert.exporters.transformer_weights import EncoderWeights, StaticWeights, read_static_weights
 from es_sbert.filesystem import is_vacant, staged_folder
 from es_sbert.installation import install_extra_command
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.version import __version__
@@ -464,5 +464,5 @@ def _parity_failed(
             "*.json files, and serve the model with sentence-transformers until it is fixed.",
         )
     others = [str(other) for other in exported if other is not variant]
-    leave = f"Leave it out ({setting_text('variants', others)}), or" if others else "Export another variant, or"
-    return ParityFailed(message, f"{leave} write it anyway with `force`; every summary will then say so.")
+    leave = f"Leave it out ({setting('variants', others)}), or" if others else "Export another variant, or"
+    return ParityFailed(message, f"{leave} write it anyway with {setting('force')}; every summary will then say so.")

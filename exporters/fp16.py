@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, FLOAT16
+from es_sbert.messages import setting
 
 _HEADS_FIRST = [0, 2, 1, 3]
 _KEYS_FIRST = [0, 2, 3, 1]
@@ -274,7 +275,7 @@ class _Fp16Converter:
     def _unsupported(self, what: str) -> UnsupportedArchitecture:
         return UnsupportedArchitecture(
             f"the graph of {self._model.graph.name} {what}, and such graphs cannot be converted to fp16",
-            'Export another precision: `variants=["fp32"]`. It runs on CUDA too.',
+            f"Export another precision: {setting('variants', ['fp32'])}. It runs on CUDA too.",
         )
 
     def _without_constants(self) -> Iterator[onnx.NodeProto]:

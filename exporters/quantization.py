@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.graph_builder import CONTRIB, GraphBuilder
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.messages import setting
 
 _MAX_INT8 = 127  # -128 stays unused: the range is symmetric
 # Activations are uint8 around this zero point, since CPUs with VNNI multiply unsigned by signed.
@@ -116,7 +117,7 @@ def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
     if int8 and not replaced:
         raise UnsupportedArchitecture(
             f"{traced.graph.name}: no product with a weight was found that could be quantized",
-            'Export another precision: `variants=["fp32"]`.',
+            f"Export another precision: {setting('variants', ['fp32'])}.",
         )
     for name, tensor in constants.items():
         if name in used or name not in replaced:

@@ -26,6 +26,7 @@ from es_sbert.exporters.graph_builder import inner_graphs, save_graph
 from es_sbert.exporters.parity import parity_sentences
 from es_sbert.exporters.quantization import quantize_columns
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.messages import setting
 from es_sbert.runtime.batching import InputBuilder, ModelInputs
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.runtime.onnx_session import session_options
@@ -100,7 +101,7 @@ def quantize_statically(model: onnx.ModelProto, batches: Iterable[ModelInputs]) 
     if not quantized:
         raise UnsupportedArchitecture(
             f"{model.graph.name}: no product with a weight was found that could be quantized",
-            'Export another variant: `variants=["openvino-fp32"]`.',
+            f"Export another variant: {setting('variants', ['openvino-fp32'])}.",
         )
     return _rewrite(model, constants, quantized)
 

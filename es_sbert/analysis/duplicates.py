@@ -32,7 +32,7 @@ from es_sbert.index.document_vectors import doc_value_request
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
-from es_sbert.messages import pluralize, size_text
+from es_sbert.messages import pluralize, setting, size_text
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
@@ -253,7 +253,7 @@ class _DuplicateSearch:
             raise UsageError(
                 f"{pluralize(len(self._numbers), 'document')} of {self._index} or more have near-duplicates, which do "
                 f"not fit into {size_text(MAX_FOUND_BYTES)} of memory",
-                "Analyze a part of the documents with `filter`, or use a higher `min_cosine`.",
+                f"Analyze a part of the documents with {setting('filter')}, or use a higher {setting('min_cosine')}.",
             )
 
     def _query(self) -> Json:

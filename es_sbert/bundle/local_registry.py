@@ -26,7 +26,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import expand_home, home_folder
 from es_sbert.errors import EsSbertError, ModelNotFound, OutputError, RegistryInvalid, UsageError
 from es_sbert.filesystem import file_lock, open_output
-from es_sbert.messages import log_event
+from es_sbert.messages import log_event, setting
 
 REGISTRY_VARIABLE = "ES_SBERT_REGISTRY"
 _REGISTRY_FORMAT = 1
@@ -250,13 +250,15 @@ def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
         UsageError: the name could be mistaken, is too long, or belongs to an installed model.
     """
     if is_taken(name):
-        raise UsageError(f"an installed model has the name {name!r}", "Choose another name: `name=NAME`.")
+        raise UsageError(
+            f"an installed model has the name {name!r}", f"Choose another name: {setting('name', 'NAME')}."
+        )
     is_too_long = len(name) > _MAX_NAME_CHARACTERS
     if not name or is_too_long or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
         raise UsageError(
             f"a model cannot be registered as {name[:_MAX_NAME_CHARACTERS]!r}",
             f"Choose a name of at most {_MAX_NAME_CHARACTERS} characters, without a slash or control character, that "
-            "does not begin with a dot, a tilde or a hyphen: `name=NAME`.",
+            f"does not begin with a dot, a tilde or a hyphen: {setting('name', 'NAME')}.",
         )
 
 

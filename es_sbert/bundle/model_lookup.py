@@ -25,6 +25,7 @@ from es_sbert.bundle.shortened_model import shortened_model_folder, split_shorte
 from es_sbert.config import expand_home
 from es_sbert.errors import ModelError, ModelNotFound, OutputError, RegistryInvalid, UsageError, error_summary
 from es_sbert.installation import install_command
+from es_sbert.messages import setting
 
 ENTRY_POINT_GROUP = "es_sbert.models"
 
@@ -158,7 +159,7 @@ def download_model(name: str, *, from_cache: bool = False) -> Path:
     repository = name if "/" in name else f"{_ORGANIZATION}{name}"
     remedy = (
         f"{install_hint(name) or _similar_model_hint(name) or 'Check the name.'} "
-        "Or use the path of your own model: `model=FOLDER`. "
+        f"Or use the path of your own model: {setting('model', 'FOLDER')}. "
         "The hub requires a network connection (HF_ENDPOINT, HF_TOKEN)."
     )
     if not _HUB_ID.fullmatch(name):
@@ -184,7 +185,6 @@ def download_model(name: str, *, from_cache: bool = False) -> Path:
         ) from error
 
 
-_REMEDY = "Register its folder: `es-sbert model add FOLDER`. Or use the folder for this call: `model=FOLDER`."
 _MIGRATE = "Or embed its documents with another model: `es-sbert index migrate {index} --model MODEL`."
 
 
@@ -225,9 +225,10 @@ def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
     if found is not None:
         return found
     reason = f": {'; '.join(problems)}" if problems else ""
+    here = f"Register its folder: `es-sbert model add FOLDER`. Or use it for this call: {setting('model', 'FOLDER')}."
     raise ModelNotFound(
         f"the index {index} needs the model {name!r} ({fingerprint[:12]}), which was not found{reason}",
-        " ".join([_REMEDY, *hints, _MIGRATE.format(index=index)]),
+        " ".join([here, *hints, _MIGRATE.format(index=index)]),
     )
 
 

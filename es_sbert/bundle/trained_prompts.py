@@ -14,7 +14,7 @@ from es_sbert.bundle.modules import PromptKind
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, SentenceModel
 from es_sbert.bundle.shortened_model import whole_name
 from es_sbert.config import expand_home
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 
 # Names on the hub without the organization, in lower case, and the prompts that the model card requires for search.
 # Models whose card only recommends a prompt (bge-*-en-v1.5), or asks for an instruction for the task (e5-*-instruct),
@@ -83,6 +83,6 @@ def prompt_warning(model: SentenceModel) -> str | None:
     command = f"es-sbert model fetch {whole}" if is_on_hub else f"es-sbert model fetch {short} --from {model.folder}"
     return (
         f"{model.name} was trained with the prompts {describe_prompts(prompts)}, but its folder states none, so "
-        f"searches find less. Make a copy with them: `{command}`. Then use {setting_text('model', short)} for new "
+        f"searches find less. Make a copy with them: `{command}`. Then use {setting('model', short)} for new "
         f"indices, and `es-sbert index migrate INDEX --model {short}` for existing ones"
     )

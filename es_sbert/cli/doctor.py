@@ -10,7 +10,6 @@ from cloup import option_group
 
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, select_options
 from es_sbert.cli.output import print_message
-from es_sbert.cli.setting_names import as_options, with_options
 
 if TYPE_CHECKING:
     from es_sbert.settings import LoadOptions
@@ -66,9 +65,9 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
         rows = [asdict(finding) for finding in run_checks(settings, index, options["model"], running)]
     for row in rows:
         if as_json:
-            click.echo(orjson.dumps(with_options(row)))
+            click.echo(orjson.dumps(row))
             continue
-        click.echo(as_options(escape_unprintable(f"{_LEVEL_LABELS[row['level']]:4}  {row['about']}: {row['message']}")))
+        click.echo(escape_unprintable(f"{_LEVEL_LABELS[row['level']]:4}  {row['about']}: {row['message']}"))
         if row["remedy"]:
-            click.echo(as_options(escape_unprintable(f"      {row['remedy']}")))
+            click.echo(escape_unprintable(f"      {row['remedy']}"))
     return int(any(row["level"] == "error" for row in rows))

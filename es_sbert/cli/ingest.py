@@ -17,7 +17,6 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.logs import is_json_logging, log_errors_only, log_format_option
 from es_sbert.cli.output import print_report
-from es_sbert.cli.setting_names import with_options
 from es_sbert.config import EngineSettings
 from es_sbert.ingest.ingest_settings import ErrorLimit, IngestSettings
 
@@ -190,7 +189,7 @@ def _ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inge
 def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
     """Show what a load would do. Ray is not used, since nothing is written."""
     from es_sbert.engines.connect import connect
-    from es_sbert.ingest.check_first_records import DryRun, dry_run
+    from es_sbert.ingest.check_first_records import dry_run
     from es_sbert.ingest.load_plan import plan_load, resolve_sources
 
     assert settings.dry_run is not None
@@ -200,7 +199,6 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
         with _load_encoder(plan, encoder) as opened:
             result = dry_run(engine, opened, plan, settings.dry_run)
     # Show options only in sentences of the library, which are problems and warnings; texts are those of the documents.
-    result = DryRun.model_validate(with_options(result.model_dump()))
     click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
     return 0
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from es_sbert.cli.setting_names import as_options, with_options
 from es_sbert.errors import EsSbertError
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
 
@@ -50,7 +49,6 @@ class _TextHandler(_StderrHandler):
     def format(self, record: logging.LogRecord) -> str:
         text: str | None = getattr(record, "text", None)
         line = escape_unprintable(record.getMessage().rstrip("\n")) if text is None else escape_unprintable_lines(text)
-        line = as_options(line)
         if not record.exc_info or record.name.partition(".")[0] not in _WITH_TRACEBACKS:
             return line
         trace = escape_unprintable_lines(_TRACEBACK_FORMATTER.formatException(record.exc_info))
@@ -68,13 +66,13 @@ class _JsonHandler(_StderrHandler):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": getattr(record, "event", "log"),
-            "message": as_options(record.getMessage()),
+            "message": record.getMessage(),
         }
         if record.name != logger.name:
             entries["logger"] = record.name
         if record.exc_info:
             entries["traceback"] = _TRACEBACK_FORMATTER.formatException(record.exc_info)
-        return json.dumps(_escape_surrogates(entries | with_options(getattr(record, "fields", {}))), default=str)
+        return json.dumps(_escape_surrogates(entries | getattr(record, "fields", {})), default=str)
 
 
 def _escape_surrogates(value: Any) -> Any:
@@ -118,7 +116,10 @@ def log_error(error: EsSbertError) -> None:
     """Log an error that ends the command."""
     said = error.with_notes()
     text = f"Error: {said}\n  {error.remedy}"
-    log_event("failed", said, logging.ERROR, text=text, error=type(error).__name__, remedy=error.remedy)
+    named = {} if error.setting is None else {"setting": error.setting, "value": error.value}
+    answered = {name: getattr(error, name) for name in ("status", "type", "request") if getattr(error, name, None)}
+    fields = {"error": type(error).__name__, "code": error.code, **named, **answered, "remedy": error.remedy}
+    log_event("failed", said, logging.ERROR, text=text, **fields)
 
 
 def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -16,8 +16,9 @@ import click
 import cloup
 
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
+from es_sbert.cli.option_spelling import OptionSpelling
 from es_sbert.errors import EsSbertError, OutputError, SourceError, UsageError
-from es_sbert.messages import log_event
+from es_sbert.messages import log_event, spell_settings
 from es_sbert.version import __version__
 
 
@@ -158,10 +159,15 @@ class _LazyGroup(cloup.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:
             # Suggest similar names from all commands: click knows only those that are imported already.
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
+        running = command.get_command(ctx, rest[0]) if isinstance(command, click.Group) and rest else command
+        if running is not None:
+            # Until the end of the command: its options are read with messages, too.
+            ctx.with_resource(spell_settings(OptionSpelling(running)))
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         options = itertools.takewhile(lambda argument: argument != "--", ctx.args)
@@ -235,7 +241,10 @@ def main(args: list[str] | None = None) -> None:
         sys.exit(130)
     except click.ClickException as error:
         if is_json_logging():
-            log_event("failed", error.format_message(), logging.ERROR, error=type(error).__name__, remedy="See --help.")
+            parameter = getattr(error, "param", None)
+            named = {"setting": parameter.name} if parameter else {}
+            fields = {"error": type(error).__name__, "code": "usage_error", **named, "remedy": "See --help."}
+            log_event("failed", error.format_message(), logging.ERROR, **fields)
         else:
             error.show()
         sys.exit(error.exit_code)

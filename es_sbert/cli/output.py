@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from es_sbert.cli.setting_names import as_options, with_options
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.filesystem import is_stream, open_output
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 def print_message(message: str) -> None:
     """Print a message on stderr, for commands without --log-format."""
-    click.echo(as_options(message), err=True)
+    click.echo(message, err=True)
 
 
 def require_terminal(consequence: str) -> None:
@@ -40,7 +39,7 @@ def print_report(report: Json, lines: Iterable[str], *, as_json: bool) -> None:
     """Print a result on stdout: one JSON object with --json, else lines of text."""
     import orjson
 
-    click.echo(orjson.dumps(with_options(report)) if as_json else as_options("\n".join(lines)))
+    click.echo(orjson.dumps(report) if as_json else "\n".join(lines))
 
 
 def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

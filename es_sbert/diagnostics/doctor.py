@@ -33,7 +33,7 @@ from es_sbert.index.vector_field import (
     vector_field_from_state,
 )
 from es_sbert.installation import installed_runtimes, runtime_collision
-from es_sbert.messages import be, pluralize
+from es_sbert.messages import be, pluralize, setting
 from es_sbert.migration.migration_state import find_begun, replaced_error
 from es_sbert.runtime.device import cuda_driver
 from es_sbert.runtime.onnx_runtime import onnxruntime
@@ -153,7 +153,9 @@ def _encoder_findings(info: EncoderInfo) -> Iterator[Finding]:
     threads = f", {pluralize(info.threads, 'thread')}" if info.threads else ""
     yield ok("device", f"{info.precision} by {info.provider} on {info.device}{threads}")
     for message in info.warnings:
-        yield warning("device", message, "See `es-sbert encode --help` for `device` and `precision`.")
+        yield warning(
+            "device", message, f"See `es-sbert encode --help` for {setting('device')} and {setting('precision')}."
+        )
 
 
 def check_runtime() -> Iterator[Finding]:
@@ -440,8 +442,11 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
         # No option names an earlier version of a model.
         level = Severity.ERROR if meta.model == model.model else Severity.WARNING
         made_by = f"{meta.model} ({meta.fingerprint[:12]}), not of {model.model} ({model.fingerprint[:12]})"
-        remedy = "Leave `model` out to search the field with its own model (`es-sbert model add FOLDER` registers an "
-        remedy += "earlier version), or use another `vector_field`."
+        remedy = (
+            f"Leave {setting('model')} out to search the field with its own model (`es-sbert model add FOLDER` "
+            "registers an "
+        )
+        remedy += f"earlier version), or use another {setting('vector_field')}."
         yield Finding(level, about, f"holds vectors of {made_by}", remedy)
     if field.current < field.vectors:
         message = f"{field.vectors - field.current:,} of {field.vectors:,} vectors may not come from the field's model"

@@ -64,7 +64,7 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
 from es_sbert.index.vector_field import VectorField, check_one_index_type
-from es_sbert.messages import pluralize, size_text
+from es_sbert.messages import pluralize, setting, size_text
 from es_sbert.vectors import Vectors
 
 # Minimum number of documents: with fewer, the results are useless, because every search finds nearly all of them.
@@ -414,7 +414,7 @@ def advise(
             layouts = [layout for layout in layouts if layout.dimensions != length]
             report(
                 f"{length} dimensions are left out: even exact search by vectors truncated to them has a recall of "
-                f"{np.mean(shares):.3f}. `dimensions={length}` measures them anyway."
+                f"{np.mean(shares):.3f}. {setting('dimensions', length)} measures them anyway."
             )
     rows = []
     for number, layout in enumerate(layouts, 1):
@@ -572,14 +572,14 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
     if without_graph:
         lines.append(
             f"{advice.engine} did not build a graph for so few vectors of {' and '.join(without_graph)}. Their recall "
-            "is that of flat types. Measure with a larger `sample`."
+            f"is that of flat types. Measure with a larger {setting('sample')}."
         )
     best, smallest = advice.recommended, smallest_layout(advice.layouts, advice.min_recall)
     if best is None or smallest is None:
         return [
             *lines,
             f"No layout keeps a recall of {advice.min_recall:g} with 95 % confidence. Use more queries, or a lower "
-            "`min_recall`.",
+            f"{setting('min_recall')}.",
         ]
     qualified = f"Of the layouts whose recall lies above {advice.min_recall:g} with 95 % confidence"
     if best is not smallest:

@@ -30,7 +30,7 @@ from es_sbert.index.document_vectors import doc_value_request, hit_vectors, read
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
-from es_sbert.messages import escape_unprintable, pluralize
+from es_sbert.messages import escape_unprintable, pluralize, setting
 from es_sbert.vectors import Vectors
 
 Counts = NDArray[np.int64]
@@ -345,7 +345,8 @@ def calibration_lines(report: Calibration) -> list[str]:
     if made:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
-            "value may be too high or too low for real queries. Labeled queries (`queries=FILE`) give a better one."
+            f"value may be too high or too low for real queries. Labeled queries ({setting('queries', 'FILE')}) give a "
+            "better one."
         )
     interval = (
         f"at most {recommended.high:.2f}; for a lower end, use more queries"
@@ -377,8 +378,9 @@ def overlap_error(report: Calibration) -> IndexMismatch:
     keep, passing = math.floor(1000 * kept) / 1000, math.ceil(1000 * row.unrelated.mean) / 1000
     return IndexMismatch(
         f"{row.min_cosine:.2f} was not stored: {row.unrelated.mean:.2%} of unrelated documents pass it",
-        f"Labeled queries (`queries=FILE`) may give a better value. `keep={keep:g}` stores one that few pass, but "
-        f"loses relevant documents. `max_unrelated={passing:g}` stores {row.min_cosine:.2f} all the same.",
+        f"Labeled queries ({setting('queries', 'FILE')}) may give a better value. {setting('keep', keep)} stores one "
+        f"that few pass, but loses relevant documents. {setting('max_unrelated', passing)} stores {row.min_cosine:.2f} "
+        "all the same.",
     )
 
 
@@ -463,7 +465,7 @@ class IndexCalibrator:
         if queries is None and self._template is None:
             raise IndexMismatch(
                 f"the text of {self.field.index}.{self.field.name} is not known, so queries cannot be made from it",
-                "Pass labeled queries with `queries=FILE`, or set the text: `es-sbert index create "
+                f"Pass labeled queries with {setting('queries', 'FILE')}, or set the text: `es-sbert index create "
                 f"{self._name} --text-field FIELD{format_vector_field_option(self.field.name)}`.",
             )
         self._engine.refresh(self.field.index)
@@ -557,7 +559,7 @@ class IndexCalibrator:
             raise IndexMismatch(
                 f"queries cannot be made from the {pluralize(len(sampled), 'sampled document')} of {self._name}: "
                 + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count),
-                "Pass labeled queries with `queries=FILE`.",
+                f"Pass labeled queries with {setting('queries', 'FILE')}.",
             )
         queries = [LabeledQuery(query.text, (document.id,)) for document, query in made]
         return queries, self._vectors_without_query(encoder, made)

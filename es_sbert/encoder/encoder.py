@@ -28,6 +28,7 @@ from es_sbert.encoder.model_loading import find_encoder, open_variant, runtime_w
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.encoder.sentence_transformers_names import SentenceTransformersNames, check_without_meaning
 from es_sbert.errors import ModelError, UsageError
+from es_sbert.messages import setting
 from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.compiled_model import Session
@@ -255,7 +256,7 @@ class Encoder(SentenceTransformersNames, OpenedModel):
             if self._model.prompt(None) or not self._model.include_prompt:
                 raise UsageError(
                     f"`prompt` cannot be applied: {self._model.name} does not read its prompts as a part of the text",
-                    'Use its own prompts: `kind="query"` or `kind="document"`.',
+                    f"Use its own prompts: {setting('kind', 'query')} or {setting('kind', 'document')}.",
                 )
             listed, kind = [prompt + text for text in listed], None
         if show_progress_bar:
@@ -473,7 +474,7 @@ class _BatchRun:
         if not math.isfinite(self._vectors[output].sum()):
             raise ModelError(
                 f"{self._info.model} gave a vector with infinite or undefined numbers (variant {self._info.variant})",
-                'The largest fp16 number is 65,504: use `precision="fp32"`, and report the model.',
+                f"The largest fp16 number is 65,504: use {setting('precision', 'fp32')}, and report the model.",
             )
         self._computed[output] = True
         self._progress(int(self._lengths[batch].sum()) / self._total_tokens)

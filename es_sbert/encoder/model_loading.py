@@ -29,6 +29,7 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
 from es_sbert.filesystem import open_output
 from es_sbert.installation import runtime_collision
+from es_sbert.messages import setting
 from es_sbert.runtime.device import NO_GPU_FOUND, Device, choose_device, cuda_devices, describe_machine
 from es_sbert.runtime.inference_pool import InferencePool, compile_model
 from es_sbert.runtime.onnx_session import available_providers
@@ -253,8 +254,8 @@ def parity_warning(bundle: EncoderBundle | RerankerBundle, variant: str) -> str 
     results = "vectors" if isinstance(bundle.manifest, EncoderManifest) else "scores"
     if graph.forced:
         return (
-            f"variant {variant} was exported below its parity threshold (`force`): its {results} differ from the "
-            "model's"
+            f"variant {variant} was exported below its parity threshold ({setting('force')}): its {results} differ "
+            "from the model's"
         )
     if graph.parity is None:
         return f"variant {variant} was never compared with the model: the machine that exported it lacked the device"

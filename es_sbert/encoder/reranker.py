@@ -16,6 +16,7 @@ from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.model_loading import open_reranker, open_variant, select_reranker_variant
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.errors import ModelError, UsageError
+from es_sbert.messages import setting
 from es_sbert.runtime.batching import BatchLimits, plan_batches
 from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
@@ -208,6 +209,6 @@ class Reranker(OpenedModel):
         if not np.isfinite(outputs).all():
             raise ModelError(
                 f"{self.name} gave a score that is infinite or undefined",
-                'The largest fp16 number is 65,504: use `precision="fp32"`, and report the model.',
+                f"The largest fp16 number is 65,504: use {setting('precision', 'fp32')}, and report the model.",
             )
         scores[batch] = outputs

@@ -21,7 +21,7 @@ _WITHOUT_MEANING: dict[str, tuple[tuple[object, ...], str]] = {
     "device": ((None,), 'The device is chosen when the model is opened: Encoder(model, device="cuda").'),
     "output_value": (("sentence_embedding",), "Compute token embeddings with sentence-transformers."),
     "pool": ((None,), "Threads share the batches of a call: Encoder(model, threads=N)."),
-    "precision": (("float32",), "Vectors are float32; an index quantizes them: `index_type` of SemanticIndex.create."),
+    "precision": (("float32",), "Vectors are float32; an index quantizes them: SemanticIndex.create(index_type=…)."),
     "truncate_dim": ((None,), 'Open the model with fewer dimensions: Encoder("NAME@DIMENSIONS").'),
 }
 

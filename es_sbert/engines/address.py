@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from es_sbert.config import DEFAULT_URL, EngineSettings, split_addresses
 from es_sbert.errors import UsageError
+from es_sbert.messages import setting
 
 if TYPE_CHECKING:
     from elastic_transport import NodeConfig
@@ -186,5 +187,5 @@ def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
         reason = "is not a PEM file of certificates" if isinstance(error, ssl.SSLError) else "cannot be read"
         raise UsageError(
             f"the CA file {settings.ca_certs} {reason}",
-            "Set `ca_certs` to the engine's CA file, for Elasticsearch config/certs/http_ca.crt.",
+            f"Set {setting('ca_certs')} to the engine's CA file, for Elasticsearch config/certs/http_ca.crt.",
         ) from error

@@ -22,6 +22,7 @@ from es_sbert.errors import (
     RequestFailed,
     TlsFailed,
 )
+from es_sbert.messages import setting
 
 # OpenSearch also closes the whole cluster to new indices when its disks are nearly full.
 BLOCK_TYPES = frozenset({"cluster_block_exception", "index_create_block_exception"})
@@ -59,11 +60,6 @@ def is_closed(kind: str, reason: str) -> bool:
 # The module that exact search needs and `es-sbert engine up es9-small` lacks, and the engines' message without it.
 SCRIPTS_MODULE = "lang-painless"
 _NO_SCRIPTS = "script_lang not supported [painless]"
-_SCRIPTS_REMEDY = (
-    "Use a server that has it: `es-sbert engine up es9`, `es-sbert engine up opensearch`, or the complete "
-    "Elasticsearch of docker-compose.yml. Without it, search without `exact`, or load the documents into an index with "
-    '`index_type="flat"`, where kNN is exact.'
-)
 # Engines take the first part of a path without a handler for the name of an index.
 _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for uri|Invalid index name \[_")
 
@@ -110,7 +106,7 @@ _REASON_REMEDIES = {
     r"Limit of total fields \[": "Raise index.mapping.total_fields.limit (`PUT INDEX/_settings`), or leave fields out. "
     "A vector field with its metadata takes 9, with passages 12.",
     r"Limit of nested fields \[": "Raise index.mapping.nested_fields.limit (`PUT INDEX/_settings`), or omit "
-    "`passages`, which need a nested field.",
+    "passages, which need a nested field.",
     r"maximum (?:\w+ )?shards open": "Delete or close indices, create the index with fewer shards or replicas, or "
     "raise cluster.max_shards_per_node (`PUT _cluster/settings`).",
     r"in time_series mode|index\.append_only\.enabled": "Documents of INDEX cannot be changed. Copy them into an index "
@@ -149,7 +145,7 @@ class ForeignNodeError(NewConnectionError):
 
 
 _TLS_REMEDY = (
-    "Set `ca_certs` to the file of the certificate authority that signed the engine's certificate, and use the host "
+    "Set {ca_certs} to the file of the certificate authority that signed the engine's certificate, and use the host "
     "name in the certificate."
 )
 # Pattern of the types and messages of a connection error and its causes → error, message and remedy; the first counts.
@@ -198,8 +194,9 @@ def connection_error(
         "url": url,
         "reason": next((cause.verify_message for cause in causes if hasattr(cause, "verify_message")), causes[-1]),
         "seconds": "the time allowed" if timeout is None else f"{timeout:g} seconds",
-        "raised": "the client's timeout" if timeout is None else "`timeout`",
+        "raised": "the client's timeout" if timeout is None else setting("timeout"),
         "refused": refused_remedy,
+        "ca_certs": setting("ca_certs"),
     }
     return kind(message.format(**words), remedy.format(**words))
 
@@ -254,7 +251,12 @@ def _meaning(status: int, kind: str, reason: str, body: Any, label: str, action:
         return access_denied(label, action, reason)
     if status == 400 and _NO_SCRIPTS in reason:
         message = f"{label} lacks the module {SCRIPTS_MODULE} (scripts), which {action} needs: {reason}"
-        return FeatureMissing(message, _SCRIPTS_REMEDY, status, SCRIPTS_MODULE)
+        remedy = (
+            "Use a server that has it: `es-sbert engine up es9`, `es-sbert engine up opensearch`, or the complete "
+            f"Elasticsearch of docker-compose.yml. Without it, search without {setting('exact')}, or load the "
+            f"documents into an index with {setting('index_type', 'flat')}, where kNN is exact."
+        )
+        return FeatureMissing(message, remedy, status, SCRIPTS_MODULE)
     if status in MISSING_API_STATUSES and is_missing_api(body):
         message = f"{label} lacks the API for {action}: {reason}"
         remedy = "Check the name and the address; this engine, or a proxy in front of it, does not have the API."

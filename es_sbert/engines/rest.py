@@ -15,6 +15,7 @@ import orjson
 
 from es_sbert.errors import UsageError
 from es_sbert.io.json_text import may_lose_numbers, parse_exact
+from es_sbert.messages import setting
 
 Json = dict[str, Any]
 QueryParams = Mapping[str, str] | None
@@ -105,7 +106,7 @@ def quote_index_name(name: str) -> str:
     if name.isprintable() and any(is_remote_name(each) for each in name.split(",")):
         raise UsageError(
             f"{name!r} is not the name of one index of this cluster, but names a remote cluster",
-            "Connect to that cluster (`url`).",
+            f"Connect to that cluster ({setting('url')}).",
         )
     if not _is_index_name(name):
         raise UsageError(f"{name!r} is not the name of one index", "Use one index or alias, without wildcards.")

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from es_sbert.engines.error_mapping import is_transient_failure
 from es_sbert.errors import EngineError, EngineUnreachable, HostUnknown, RequestFailed, TlsFailed
-from es_sbert.messages import log_event
+from es_sbert.messages import log_event, setting
 
 T = TypeVar("T")
 
@@ -181,7 +181,10 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
     def report(error: EngineError) -> None:
         if seconds and not began:
             began.append(time.monotonic())
-            message = f"Waiting for the engine, up to {seconds:g} s: {error.message} (`retry_seconds=0` fails at once)"
+            message = (
+                f"Waiting for the engine, up to {seconds:g} s: {error.message} ({setting('retry_seconds', 0)} fails at "
+                "once)"
+            )
             log_event("waiting_began", message, logging.WARNING, reason=error.message, seconds=seconds)
 
     try:

@@ -15,6 +15,7 @@ from sklearn.metrics import average_precision_score, roc_curve
 
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.evaluated_models import check_finite
+from es_sbert.messages import setting
 
 
 class Similarity(StrEnum):
@@ -103,7 +104,7 @@ def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Corre
     if len(expected) < 2 or _is_constant(expected):
         raise SourceError(
             f"{len(expected)} pairs with equal gold scores cannot be ranked",
-            "Use at least two pairs with different scores, or set a larger `limit`.",
+            f"Use at least two pairs with different scores, or set a larger {setting('limit')}.",
         )
     if _is_constant(predicted):
         return Correlation(0.0, 0.0)
@@ -196,7 +197,7 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
     if set(labels.tolist()) != {0, 1}:
         raise SourceError(
             "the task needs pairs that are duplicates (1) and pairs that are not (0)",
-            "Use a file with both, or set a larger `limit`.",
+            f"Use a file with both, or set a larger {setting('limit')}.",
         )
     duplicate_count = int(labels.sum())
     other_count = len(labels) - duplicate_count

@@ -29,7 +29,7 @@ from es_sbert.evaluation.beir_files import (
     sample_rows,
 )
 from es_sbert.io.tables import MissingColumns, Table, read_table
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting
 
 
 class EvaluationTask(StrEnum):
@@ -108,10 +108,15 @@ def read_task_data(
             message names the line).
     """
     if (folder is None) == (not files):
-        raise UsageError("exactly one of `data` and `files` is required", "Set `data=FOLDER` or `files=FILE`.")
+        raise UsageError(
+            f"exactly one of {setting('data')} and {setting('files')} is required",
+            f"Set {setting('data', 'FOLDER')} or {setting('files', 'FILE')}.",
+        )
     if task is EvaluationTask.RETRIEVAL:
         if folder is None:
-            raise UsageError("retrieval needs documents, queries and judgements", "Set `data` to their folder.")
+            raise UsageError(
+                "retrieval needs documents, queries and judgements", f"Set {setting('data')} to their folder."
+            )
         collections = [
             read_collection(each, limit=limit)
             for some in _beir_folders(_task_folder(task, Path(folder)))
@@ -126,14 +131,14 @@ def read_task_data(
     if not found:
         raise SourceError(
             f"{folder} holds no data for the task {task}",
-            "Check `data`: `es-sbert evaluate --help` and docs/commands/evaluate.md show the layout.",
+            f"Check {setting('data')}: `es-sbert evaluate --help` and docs/commands/evaluate.md show the layout.",
         )
     return found
 
 
 def _task_folder(task: EvaluationTask, folder: Path) -> Path:
     if not folder.is_dir():
-        raise SourceError(f"there is no folder {folder}", "Check `data`.")
+        raise SourceError(f"there is no folder {folder}", f"Check {setting('data')}.")
     inside = folder / TASKS[task].folder
     return inside if inside.is_dir() else folder
 

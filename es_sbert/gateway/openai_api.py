@@ -99,6 +99,8 @@ class OpenAIApi:
             raise UsageError(
                 f"the vectors of {name} have {embedder.info.dimensions} dimensions, not {dimensions}",
                 f"Leave 'dimensions' out, or set it to at most {embedder.info.dimensions}.",
+                setting="dimensions",
+                value=dimensions,
             )
         encoded = await embedder.embed(request.texts, request.kind)
         encoded = replace(encoded, vectors=cut_vectors(encoded.vectors, dimensions))
@@ -173,27 +175,30 @@ def parse_embeddings_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
             # Before the validation, which creates an error for each unknown field and each wrong item.
             unknown = next((name for name in parsed if name not in EmbeddingsRequest.model_fields), None)
             if unknown is not None:
-                raise UsageError(f"{unknown}: Extra inputs are not permitted", example)
+                raise UsageError(f"{unknown}: Extra inputs are not permitted", example, setting=unknown)
             items = parsed.get("input")
             first = items[0] if isinstance(items, list) and items else None
             if isinstance(first, int) or (isinstance(first, list) and all(isinstance(each, int) for each in first)):
-                raise UsageError("'input' holds token ids", _TOKEN_IDS_REMEDY)
+                raise UsageError("'input' holds token ids", _TOKEN_IDS_REMEDY, setting="input")
             if isinstance(first, list):
-                raise UsageError("'input' holds a list of lists", 'Send one list of texts: {"input": ["a", "b"]}.')
+                remedy = 'Send one list of texts: {"input": ["a", "b"]}.'
+                raise UsageError("'input' holds a list of lists", remedy, setting="input")
             if isinstance(items, list) and len(items) > most:
-                raise UsageError(f"'input' holds {pluralize(len(items), 'text')}", limit)
+                raise UsageError(f"'input' holds {pluralize(len(items), 'text')}", limit, setting="input")
         request = EmbeddingsRequest.model_validate(parsed)
     except orjson.JSONDecodeError as error:
         raise UsageError(f"the body is not JSON: {error}", example) from error
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        raise UsageError(f"{problem['loc'][0] if problem['loc'] else 'the body'}: {problem['msg']}", example) from None
+        field = str(problem["loc"][0]) if problem["loc"] else None
+        raise UsageError(f"{field or 'the body'}: {problem['msg']}", example, setting=field) from None
     texts = request.texts
     if not texts or not all(texts):
-        raise UsageError("'input' is empty, or has an empty text", "Leave empty texts out.")
+        raise UsageError("'input' is empty, or has an empty text", "Leave empty texts out.", setting="input")
     characters = sum(map(len, texts))
     if characters > longest:
-        raise UsageError(f"'input' holds {pluralize(len(texts), 'text')} of {characters:,} characters", limit)
+        message = f"'input' holds {pluralize(len(texts), 'text')} of {characters:,} characters"
+        raise UsageError(message, limit, setting="input")
     return request
 
 
@@ -242,16 +247,22 @@ _ERROR_HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "clos
 
 
 def error_response(
-    status: int, message: str, *, kind: str = "invalid_request_error", code: str | None = None
+    status: int,
+    message: str,
+    *,
+    kind: str = "invalid_request_error",
+    param: str | None = None,
+    code: str | None = None,
 ) -> Response:
     """Create an error response in OpenAI's format.
 
     Args:
         message: The problem and its remedy.
         kind: `type` of the error.
+        param: The member of the request that is wrong.
         code: `code` of the error.
     """
-    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return JSONResponse(body, status, headers=_ERROR_HEADERS.get(status))
 
 
@@ -262,7 +273,7 @@ def exception_response(error: Exception) -> Response:
     """
     match error:
         case UsageError():
-            return error_response(http_status(error), error_text(error))
+            return error_response(http_status(error), error_text(error), param=error.setting, code=error.code)
         case ModelNotServed():
             return error_response(404, error_text(error), code="model_not_found")
         case Overloaded():

@@ -35,7 +35,7 @@ from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.errors import engine_error, error_body, http_status
 from es_sbert.gateway.settings import GatewaySettings, ListenSettings
 from es_sbert.installation import install_command
-from es_sbert.messages import log_event, shorten
+from es_sbert.messages import log_event, setting, shorten
 from es_sbert.stop_signals import unix_stop_signals
 
 logger = logging.getLogger(__name__)
@@ -417,8 +417,8 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     except OSError as error:
         raise UsageError(
             f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
-            "Set `certificate` and `key` to PEM files that belong together and that this user may read. The key must "
-            "not have a password.",
+            f"Set {setting('certificate')} and {setting('key')} to PEM files that belong together and that this user "
+            "may read. The key must not have a password.",
         ) from error
     return DrainingServer(config, connections, listen.drain_seconds)
 
@@ -458,7 +458,7 @@ def bind_socket(listen: ListenSettings) -> socket.socket:
         reason = str(error.strerror).partition(" (")[0]  # the rest repeats the address
         raise UsageError(
             f"the gateway cannot listen on {listen.host}, port {listen.port}: {reason}",
-            "Set `host` to an address of this machine, and `port` to a free port.",
+            f"Set {setting('host')} to an address of this machine, and {setting('port')} to a free port.",
         ) from error
 
 

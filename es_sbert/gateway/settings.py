@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, SecretStr, field_validator, model_valida
 
 from es_sbert.config import DEFAULT_MODEL, EngineSettings, FrozenSettings, expand_home
 from es_sbert.errors import ModelNotFound, UsageError
+from es_sbert.messages import setting
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
@@ -259,7 +260,7 @@ class ListenSettings(FrozenSettings):
                     f"{host!r} is not a host name or IP address", "Write it without a port: search.example, ::1."
                 )
         if self.key is not None and self.certificate is None:
-            raise UsageError("a TLS key requires its certificate", "Set `certificate` too.")
+            raise UsageError("a TLS key requires its certificate", f"Set {setting('certificate')} too.")
         return self
 
 

@@ -70,7 +70,7 @@ from es_sbert.index.vector_field import (
 )
 from es_sbert.index.versioned_updates import BulkWrite, VersionedUpdates
 from es_sbert.index.whole_documents import read_inexact, write_lines
-from es_sbert.messages import escape_unprintable, pluralize
+from es_sbert.messages import escape_unprintable, pluralize, setting
 
 # Number of documents to read in one request.
 PAGE = 500
@@ -119,7 +119,7 @@ class AdoptableField:
             raise IndexMismatch(
                 f"{self.state.name}.{self.name} holds vectors of {self.entry.dimensions} dimensions, but the model "
                 f"{model!r} makes {dimensions}",
-                "Set `model` to the model that made the vectors.",
+                f"Set {setting('model')} to the model that made the vectors.",
             )
         if not self.is_known:
             return self.entry.model_copy(update={"fingerprint": fingerprint, "model": model})
@@ -164,7 +164,7 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
         others = plain_vector_fields(info.engine_type, state.mappings, state.name)
         raise IndexMismatch(
             f"the index {state.name} has no field {vector_field!r}",
-            f"Set `vector_field` to one of: {', '.join(others)}."
+            f"Set {setting('vector_field')} to one of: {', '.join(others)}."
             if others
             else "The index has no vectors to adopt. Embed its documents: "
             f"`es-sbert ingest --index {state.name} --text-field FIELD`.",
@@ -176,7 +176,7 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {mapping.get('type', 'object')}, not "
             f"{VECTOR_TYPES[info.engine_type]}",
-            "Set `vector_field` to the field that holds the vectors.",
+            f"Set {setting('vector_field')} to the field that holds the vectors.",
         )
     _check_takes_updates(state)
     require_index_knn(info, state, _copy_remedy(vector_field))
@@ -372,13 +372,14 @@ class AdoptionReport:
         if not self.is_accepted:
             yield (
                 f"Not adopted: {sample['share']:.1%} of the vectors are the model's, but {REQUIRED_SHARE:.0%} have to "
-                "be. Nothing was written. Try other values of `model`, `text_template` or `precision`; if only long "
-                "texts fail, a copy of the model with another `max_seq_length`. If the vectors cannot be explained, "
-                f"embed the documents into another field: `{ingest} --vector-field OTHER --text-field FIELD`."
+                f"be. Nothing was written. Try other values of {setting('model')}, {setting('text_template')} or "
+                f"{setting('precision')}; if only long texts fail, a copy of the model with another `max_seq_length`. "
+                f"If the vectors cannot be explained, embed the documents into another field: `{ingest} --vector-field "
+                "OTHER --text-field FIELD`."
             )
             return
         if written is None:
-            yield "The vectors are the model's. Nothing was written (`dry_run`)."
+            yield f"The vectors are the model's. Nothing was written ({setting('dry_run')})."
             return
         ingest = f"`{ingest}{format_vector_field_option(self.field)}`"
         yield f"Adopted: {pluralize(written.adopted, 'vector')} of {self.index}.{self.field}."
@@ -528,7 +529,7 @@ def _compare_sample(
         missing = [name for name in template.fields if name not in names]
         raise IndexMismatch(
             f"none of the {len(hits):,} sampled documents of {state.name} has a text for {template.template!r}",
-            "Set `text_fields` or `text_template` to what it was when the vectors were made. "
+            f"Set {setting('text_fields')} or {setting('text_template')} to what it was when the vectors were made. "
             + fields_hint(missing, names, "The index has", derived_fields(state.mappings)),
         )
     encoded = encoder.encode_details([text for _, text in documents], "document")

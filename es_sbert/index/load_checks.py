@@ -21,7 +21,7 @@ from es_sbert.index.source_mode import (
 )
 from es_sbert.index.text_template import document_field_names
 from es_sbert.index.vector_field import check_passages_kept, embed_command, has_vector_field, similar_fields
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 
 
 def read_target_index(engine: Engine, name: str, *, files: bool) -> IndexState | None:
@@ -65,7 +65,7 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> IndexState |
     raise VectorIndexError(
         f"{name} is an alias of {len(states)} indices, but documents can be loaded into only one index at a time",
         f"Load documents that one of them holds into that index, and new ones into the write index: "
-        f"{setting_text('index', target.name)}.{added}",
+        f"{setting('index', target.name)}.{added}",
     )
 
 
@@ -105,12 +105,12 @@ def check_can_load_files(
         raise UsageError(
             f"the alias {name} gives all documents the routing {routing!r}, so the routing cannot come from "
             f"{routing_field}",
-            f"Omit `routing_field`, or load into {state.name}.",
+            f"Omit {setting('routing_field')}, or load into {state.name}.",
         )
     if state.mappings.get("_routing", {}).get("required") and routing is None and routing_field is None:
         raise VectorIndexError(
             f"the index {state.name} requires a routing value for every document",
-            "Set `routing_field` to the field that holds it, or load through an alias that "
+            f"Set {setting('routing_field')} to the field that holds it, or load through an alias that "
             f"has an `index_routing`. {in_place} {in_place_command(name)}.",
         )
     check_can_hold_vectors(state)

@@ -25,6 +25,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.source_mode import NameForm, is_in_source
 from es_sbert.mappings import read_body
+from es_sbert.messages import setting
 
 META_KEY = "es_sbert"
 
@@ -57,7 +58,9 @@ class ChunkRules(BaseModel):
         if tokens is not None:
             return cls.from_tokens(tokens, overlap)
         if overlap is not None:
-            raise UsageError("`passage_overlap` requires `passages`", "Add `passages=TOKENS`.")
+            raise UsageError(
+                f"{setting('passage_overlap')} requires {setting('passages')}", f"Add {setting('passages', 'TOKENS')}."
+            )
         return None
 
     def __str__(self) -> str:

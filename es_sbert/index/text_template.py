@@ -22,6 +22,7 @@ from es_sbert.index.mapping import document_meta_field
 from es_sbert.index.source_mode import NameForm
 from es_sbert.io.html_text import HtmlTooDeep, strip_html
 from es_sbert.io.text_formats import json_type_name
+from es_sbert.messages import setting
 from es_sbert.runtime.joined_text import SEPARATOR, JoinedText
 
 # Maximum number of names in one message; documents of some sources have thousands of fields.
@@ -319,7 +320,7 @@ class TextTemplate:
             UsageError: a brace is not closed, or the template has a format specification, an unknown filter or no
                 field.
         """
-        remedy = 'Write fields in braces, e.g. `text_template="{title}. {body}"`; double a literal brace.'
+        remedy = f"Write fields in braces, e.g. {setting('text_template', '{title}. {body}')}; double a literal brace."
         try:
             parsed = list(string.Formatter().parse(template))
         except ValueError as error:
@@ -349,7 +350,8 @@ class TextTemplate:
         for field in fields:
             if not field or set(field) & set("{}!:"):
                 raise UsageError(
-                    f"{field!r} cannot be the name of a text field", "Use another field, or set `text_template`."
+                    f"{field!r} cannot be the name of a text field",
+                    f"Use another field, or set {setting('text_template')}.",
                 )
         return cls.parse("\n".join(f"{{{field}}}" for field in fields))
 
@@ -471,7 +473,9 @@ def parse_text_options(text_fields: Sequence[str], text_template: str | None) ->
     """
     if text_template is not None:
         if text_fields:
-            raise UsageError("`text_fields` and `text_template` cannot be combined", "Use one of the two.")
+            raise UsageError(
+                f"{setting('text_fields')} and {setting('text_template')} cannot be combined", "Use one of the two."
+            )
         return TextTemplate.parse(text_template)
     return TextTemplate.from_fields(text_fields) if text_fields else None
 

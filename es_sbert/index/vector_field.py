@@ -52,12 +52,15 @@ from es_sbert.index.text_template import (
     format_vector_field_option,
     parse_text_options,
 )
+from es_sbert.messages import setting
 from es_sbert.settings import IndexOptions
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
 
-_OTHER_FIELD_REMEDY = "Use another `vector_field` or another index; `es-sbert index show` lists the fields."
+
+def _other_field_remedy() -> str:
+    return f"Use another {setting('vector_field')} or another index; `es-sbert index show` lists the fields."
 
 
 class FieldOutcome(StrEnum):
@@ -175,7 +178,7 @@ def ensure_vector_field(
     if shards is not None or replicas is not None:
         raise IndexMismatch(
             f"the index {state.name} already exists, so its shards and replicas cannot be chosen",
-            "Omit `shards` and `replicas`, or create an index with another name.",
+            f"Omit {setting('shards')} and {setting('replicas')}, or create an index with another name.",
         )
     planned: list[VectorField] = []
 
@@ -250,8 +253,8 @@ def check_passages_kept(field: VectorField) -> None:
     if field.meta.passages is not None and not field.meta.in_source:
         raise IndexMismatch(
             f"the index {field.index} does not keep {field.name} in its _source, so its passages cannot be read back",
-            f"Load the documents into an index whose `_source` keeps {field.name}, or omit `passages` there: a single "
-            "vector per document is read from doc values.",
+            f"Load the documents into an index whose `_source` keeps {field.name}, or omit {setting('passages')} "
+            "there: a single vector per document is read from doc values.",
         )
 
 
@@ -285,10 +288,10 @@ def _add_field(
             raise IndexMismatch(
                 f"the index {state.name} was created with{'out' if possible is IndexType.FLAT else ''} index.knn, so a "
                 f"vector field in it cannot have the index type {meta.index_type}",
-                f'Use `index_type="{possible}"` here, or load the documents into a new index.',
+                f"Use {setting('index_type', possible)} here, or load the documents into a new index.",
             )
         meta = meta.model_copy(update={"index_type": possible})
-    check_meta_field_is_free(state, request.name, _OTHER_FIELD_REMEDY)
+    check_meta_field_is_free(state, request.name, _other_field_remedy())
     _check_flat_mapping(engine.info, state, meta)
     body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
     return VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body
@@ -308,7 +311,8 @@ def _check_flat_mapping(info: EngineInfo, state: IndexState, meta: VectorFieldMe
         raise IndexMismatch(
             f"the mapping of {state.name} has `subobjects: false`, with which {info.label} keeps no passages, and with "
             "`dynamic: strict` rejects the metadata of vectors",
-            f"Omit `passages`, set `dynamic` to false (`PUT {state.name}/_mapping`), or load into another index.",
+            f"Omit {setting('passages')}, set `dynamic` to false (`PUT {state.name}/_mapping`), or load into another "
+            "index.",
         )
 
 
@@ -338,7 +342,8 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
                 f"{state.name}.{request.name} has one vector per document, not passages"
                 if stored is None
                 else f"the {kind.replace('_', ' ')} of {state.name}.{request.name} is {stored}, not {wanted}",
-                f"This is fixed when a field is created: omit `{kind}`, or use another `vector_field` or index.",
+                f"This is fixed when a field is created: omit {setting(kind)}, or use another "
+                f"{setting('vector_field')} or index.",
             )
     return field
 
@@ -377,7 +382,7 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
         plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
         remedy = f"Embed its documents first: `es-sbert ingest --index {state.name} --text-field FIELD`."
         if others:
-            remedy = f"Set `vector_field` to one of: {others}."
+            remedy = f"Set {setting('vector_field')} to one of: {others}."
         elif plain:
             remedy = (
                 f"{', '.join(plain)} holds vectors that es-sbert did not make. If you know their model, check and "
@@ -420,9 +425,9 @@ def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> 
         raise IndexMismatch(
             f"{field.index}.{field.name} holds vectors of the model {field.meta.model!r} "
             f"({field.meta.fingerprint[:12]}), not of {model_name!r} ({fingerprint[:12]})",
-            "Omit `model` to use the model that made them (`es-sbert model add FOLDER` registers it), embed with "
-            f"{model_name!r} into another `vector_field` or index, or embed all documents again: `es-sbert index "
-            f"migrate {field.index} --model MODEL`.",
+            f"Omit {setting('model')} to use the model that made them (`es-sbert model add FOLDER` registers it), "
+            f"embed with {model_name!r} into another {setting('vector_field')} or index, or embed all documents again: "
+            f"`es-sbert index migrate {field.index} --model MODEL`.",
         )
 
 
@@ -435,9 +440,9 @@ def text_mismatch(name: str, field: VectorField, text: str) -> IndexMismatch:
     """
     return IndexMismatch(
         f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {text!r}",
-        "Leave out `text_fields`, `text_template` and `strip_html` to keep that text. To embed all documents from the "
-        f"new text, run `es-sbert index migrate {name} {format_text_options(field.name, text)}`: searches never see "
-        "vectors of both texts.",
+        f"Leave out {setting('text_fields')}, {setting('text_template')} and {setting('strip_html')} to keep that "
+        f"text. To embed all documents from the new text, run `es-sbert index migrate {name} "
+        f"{format_text_options(field.name, text)}`: searches never see vectors of both texts.",
     )
 
 
@@ -449,17 +454,17 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
     if mapped is None or mapped.dimensions is None:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",
-            _OTHER_FIELD_REMEDY,
+            _other_field_remedy(),
         )
     if meta is None:
         raise IndexMismatch(
             f"the vectors in {where} were not made by es-sbert, so their model is not known",
             f"If you know the model, check and adopt them: {adopt_command(state.name, vector_field)}. Otherwise use "
-            "another `vector_field` or another index.",
+            f"another {setting('vector_field')} or another index.",
         )
     if mapped.similarity not in COSINE_SIMILARITIES:
         raise IndexMismatch(
-            f"{where} compares vectors by {mapped.similarity}, but es-sbert by their cosine", _OTHER_FIELD_REMEDY
+            f"{where} compares vectors by {mapped.similarity}, but es-sbert by their cosine", _other_field_remedy()
         )
     agrees = (mapped.dimensions, field.get("type") == "nested") == (meta.dimensions, meta.passages is not None)
     if not agrees or mapped.element_type != "float" or not isinstance(mapped.index_type, IndexType):

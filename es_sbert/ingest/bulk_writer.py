@@ -54,7 +54,7 @@ from es_sbert.ingest.ledger import DocumentOutcome, Version, hit_version
 from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.load_threads import StageAborted
 from es_sbert.ingest.read_documents import Document
-from es_sbert.messages import be, log_event, pluralize
+from es_sbert.messages import be, log_event, pluralize, setting
 from es_sbert.vectors import Vectors
 
 
@@ -457,7 +457,7 @@ class ReadBackCheck:
         name, again = self._context.index.concrete, "run the same command again: it embeds again what it wrote"
         if not self._context.plan.sources and self._first_checked:
             # Other documents of the index may be altered too; there is no record of them.
-            again = "embed the documents into a different `vector_field`"
+            again = f"embed the documents into a different {setting('vector_field')}"
         return DocumentsAltered(
             f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
             f"{'; '.join(differences)}",

@@ -56,7 +56,7 @@ from es_sbert.ingest.read_documents import (
 from es_sbert.ingest.sources.document_source import Origin, Record, RejectedRecord
 from es_sbert.io.json_text import dump_object
 from es_sbert.io.text_formats import JsonProblem
-from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
+from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize, setting
 
 # Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a
 # rule, the first record has all of them, and no more are read.
@@ -68,7 +68,6 @@ _NAMED_DOCUMENTS, _NAMED_PROBLEMS = 100, 3
 _SAMPLE = 100
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
 _DOCUMENTS_HAVE = "The documents have"
-_CORRECT = "Correct the source, or the settings that name its fields: `text_fields`, `text_template`, `id_field`."
 
 
 @dataclass
@@ -127,6 +126,11 @@ class FirstRecords:
         """Names of the fields that the first documents have, in their order."""
         documents = self.objects[:_NAMED_DOCUMENTS]
         return list(dict.fromkeys(name for fields in documents for name in document_field_names(fields)))
+
+
+def _correct() -> str:
+    names = map(setting, ("text_fields", "text_template", "id_field"))
+    return f"Correct the source, or the settings that name its fields: {', '.join(names)}."
 
 
 def planned_document_rules(plan: LoadPlan, info: EngineInfo) -> DocumentRules:
@@ -227,8 +231,8 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
     if first.lacks_routing and not any(is_within(name, [routing_field.partition(".")[0]]) for name in mapped):
         raise SourceError(
             f"none of the first {pluralize(len(first.records), 'record')} has the routing field {routing_field}",
-            f"{fields_hint([routing_field], first.field_names(), _DOCUMENTS_HAVE)} Correct `routing_field`, or put the "
-            "field into the mapping before the load if only later documents have it.",
+            f"{fields_hint([routing_field], first.field_names(), _DOCUMENTS_HAVE)} Correct {setting('routing_field')}, "
+            "or put the field into the mapping before the load if only later documents have it.",
         )
 
 
@@ -263,7 +267,7 @@ def _refuse_unknown_fields(
         # The hint names the source of a field that the engine fills, which is in the mapping.
         if not all(name in derived for name in unknown):
             lacking = "" if plan.state is None else f", and the mapping of {plan.state.name} lacks it"
-            hint += f" {_CORRECT}"
+            hint += f" {_correct()}"
             if plan.sources:
                 hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(
@@ -299,7 +303,7 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     _refuse_unknown_fields(engine, plan, first, first.missing, names)
     if first.has_text:
         return
-    hint = f"{fields_hint([], names, _DOCUMENTS_HAVE)} {_CORRECT}"
+    hint = f"{fields_hint([], names, _DOCUMENTS_HAVE)} {_correct()}"
     if not first.documents:
         raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
     properties = state.mappings.get("properties", {})
@@ -360,13 +364,15 @@ def _refuse_other_formats(first: FirstRecords) -> None:
     if _is_bulk_action(record.fields) and len(first.records) > 1:
         raise SourceError(
             f"{record.origin.source} is a _bulk body: each document comes after a line with its action",
-            'Leave the actions out, and put the id of each document into a field, such as `id_field="_id"`.',
+            "Leave the actions out, and put the id of each document into a field, such as "
+            f"{setting('id_field', '_id')}.",
         )
     hits = record.fields.get("hits")
     if isinstance(record.fields.get("_source"), dict) or (isinstance(hits, dict) and "hits" in hits):
         raise SourceError(
             f"{record.origin.source} holds the hits of a search: the documents are in `_source`",
-            'Load the `_source` of each hit with its `_id` (`id_field="_id"`) and its `_routing`, if it has one.',
+            f"Load the `_source` of each hit with its `_id` ({setting('id_field', '_id')}) and its `_routing`, if it "
+            "has one.",
         )
 
 
@@ -393,15 +399,15 @@ def _refuse_unloadable(first: FirstRecords) -> NoReturn:
         raise SourceError(problem, _json_remedy(first) if are_lines_of_json else "Correct the source.")
     named = first.missing if rules.id_field is None else [*first.missing, rules.id_field]
     unknown = [name for name in named if all(find_field(fields, name) is MISSING for fields in first.objects)]
-    raise SourceError(problem, f"{fields_hint(unknown, first.field_names(), _DOCUMENTS_HAVE)} {_CORRECT}")
+    raise SourceError(problem, f"{fields_hint(unknown, first.field_names(), _DOCUMENTS_HAVE)} {_correct()}")
 
 
 def _json_remedy(first: FirstRecords) -> str:
     name = first.records[0].origin.source
     file = "FILE" if re.match(r"[\w+.-]+://", name) or name == "-" else shlex.quote(name)
     return (
-        f"Write one JSON object per line (`jq -c . {file}`, or `jq -c '.[]' {file}` for an array), or set `format` if "
-        "this is not JSON."
+        f"Write one JSON object per line (`jq -c . {file}`, or `jq -c '.[]' {file}` for an array), or set "
+        f"{setting('format')} if this is not JSON."
     )
 
 

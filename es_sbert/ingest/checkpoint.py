@@ -28,6 +28,7 @@ from es_sbert.errors import OutputError, UsageError
 from es_sbert.filesystem import safe_file_name
 from es_sbert.ingest.dead_letters import id_digest
 from es_sbert.ingest.sources.document_source import DocumentSource, Origin
+from es_sbert.messages import setting
 
 
 class SeenStatus(Enum):
@@ -184,7 +185,8 @@ class LoadCheckpoint:
         if row is not None:
             self.note = (
                 f"The state file {self.path} belongs to a different index, model, text or id field, or to files that "
-                f"were read differently (`format`, `delimiter`, `encoding`, earlier `types`): {_RESTARTED}"
+                f"were read differently ({setting('format')}, {setting('delimiter')}, {setting('encoding')}, earlier "
+                f"`types`): {_RESTARTED}"
             )
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
@@ -336,12 +338,12 @@ class LoadCheckpoint:
                 yield
             except (sqlite3.Error, OSError) as error:
                 if isinstance(error, sqlite3.Error) and "locked" in str(error):
-                    remedy = "Wait until it ends, or set `state` to a different file."
+                    remedy = f"Wait until it ends, or set {setting('state')} to a different file."
                     raise UsageError(f"another load is running with the state file {self.path}", remedy) from error
                 raise OutputError(
                     f"the state file {self.path} cannot be written: {error}",
-                    "Free space or set `state` to a different file, then run the same command again: it resumes "
-                    "the load.",
+                    f"Free space or set {setting('state')} to a different file, then run the same command again: it "
+                    "resumes the load.",
                 ) from error
 
 

@@ -40,7 +40,7 @@ from es_sbert.io.text_formats import (
     split_lines,
     without_mark,
 )
-from es_sbert.messages import log_event, setting_text
+from es_sbert.messages import log_event, setting
 
 # Bytes that are searched for the last dead letter. If that letter is longer, its time is unknown.
 _TAIL_BYTES = 1 << 20
@@ -59,7 +59,7 @@ def check_dead_letters_writable(path: Path) -> None:
     """
     target = path if path.exists() else path.parent
     if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
-        remedy = "Set `dead_letters` to a file in an existing folder that this user may write to."
+        remedy = f"Set {setting('dead_letters')} to a file in an existing folder that this user may write to."
         raise OutputError(f"the dead-letter file {path} could not be written", remedy)
 
 
@@ -168,8 +168,8 @@ class DeadLetters:
             except OSError as error:
                 raise OutputError(
                     f"the dead-letter file {self.path} cannot be written: {error.strerror}",
-                    "Free space or set `dead_letters` to a different file, then run the same command again: "
-                    "documents that are in the index are not embedded twice.",
+                    f"Free space or set {setting('dead_letters')} to a different file, then run the same command "
+                    "again: documents that are in the index are not embedded twice.",
                 ) from error
 
     def _append(self, file: FileIO, line: bytes) -> bool:
@@ -228,7 +228,7 @@ def quarantine(file: Path) -> None:
     except OSError as error:
         raise OutputError(
             f"{file} cannot be renamed to {quarantine_path(file).name}: {error.strerror}",
-            "Copy it into a folder that this user may write to, and set `retry` to the copy.",
+            f"Copy it into a folder that this user may write to, and set {setting('retry')} to the copy.",
         ) from error
 
 
@@ -241,7 +241,8 @@ def pending_dead_letters(file: Path) -> DeadLetterFile:
     path = _pending_path(file)
     if not path.is_file():
         raise SourceError(
-            f"there are no dead letters in {file}", "Set `retry` to the dead-letter file of an earlier load."
+            f"there are no dead letters in {file}",
+            f"Set {setting('retry')} to the dead-letter file of an earlier load.",
         )
     return DeadLetterFile(FileInput(str(file), path, path.stat().st_size))
 
@@ -276,7 +277,7 @@ def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
     if other is not None:
         raise UsageError(
             f"{path} holds dead letters of the index {other}",
-            f"Use {setting_text('index', other)}. To load them into another index, remove its name from the letters "
+            f"Use {setting('index', other)}. To load them into another index, remove its name from the letters "
             f"""first: `sed -i 's/"index":"{other}",//' {path}`. If the file has letters of several, `grep """
             f"""'"index":"NAME"' {path}` selects those of one.""",
         )

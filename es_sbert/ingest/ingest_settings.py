@@ -11,7 +11,7 @@ from pydantic import Field
 from es_sbert.config import DEFAULT_VECTOR_FIELD, FrozenSettings
 from es_sbert.errors import UsageError
 from es_sbert.io.file_formats import FileFormat, FileOptions
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 
 # A percentage applies only after this many records have been read.
 MIN_RECORDS_READ = 1000
@@ -41,7 +41,7 @@ class ErrorLimit:
         match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) ?%", text.strip(), re.ASCII)
         if match is None or (match[2] is not None and float(match[2]) > 100):
             remedy = "Use a number of documents (100), a percentage of those read (5%), or off."
-            raise UsageError(f"{setting_text('max_errors', text)} is neither a number nor a percentage", remedy)
+            raise UsageError(f"{setting('max_errors', text)} is neither a number nor a percentage", remedy)
         return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
 
     def is_exceeded(self, read: int, failed: int) -> bool:

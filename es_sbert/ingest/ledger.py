@@ -23,7 +23,7 @@ from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.dead_letters import DeadLetterSink
 from es_sbert.ingest.ingest_settings import MIN_RECORDS_READ, ErrorLimit
 from es_sbert.ingest.sources.document_source import RejectedRecord
-from es_sbert.messages import pluralize, setting_text
+from es_sbert.messages import pluralize, setting
 
 # `_seq_no` and `_primary_term`.
 Version = tuple[int, int]
@@ -164,8 +164,8 @@ class ErrorMonitor:
         if self.limit.is_exceeded(read, failed):
             self.stop(
                 f"{failed:,} of the {pluralize(read, 'document')} read could not be loaded, more than "
-                f"{setting_text('max_errors', str(self.limit))} allows. The last: {self._reason}. They are in "
-                f'{self.dead_letters}. Correct the source, or add `max_errors="off"`'
+                f"{setting('max_errors', str(self.limit))} allows. The last: {self._reason}. They are in "
+                f"{self.dead_letters}. Correct the source, or add {setting('max_errors', 'off')}"
             )
 
 

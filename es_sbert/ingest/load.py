@@ -34,7 +34,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, WriteState, prune_index, read_write_state, report_concurrent_changes
-from es_sbert.messages import be, pluralize
+from es_sbert.messages import be, pluralize, setting
 
 T = TypeVar("T")
 OpenCheckpoint = Callable[[Path, LoadIdentity], LoadCheckpoint]
@@ -334,6 +334,6 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
     if (count := ledger.rerouted) and not pruned:
         notes.append(
             f"{pluralize(count, 'document')} {be(count)} also in {name} with a routing other than the source's: "
-            "searches may find both. `prune` removes those of earlier loads that the source no longer has"
+            f"searches may find both. {setting('prune')} removes those of earlier loads that the source no longer has"
         )
     return notes

@@ -45,7 +45,7 @@ from es_sbert.ingest.sources.table_rows import (
     row_record,
     row_to_json,
 )
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 
 _DELETE_PAGE = 1000
 
@@ -109,7 +109,7 @@ class IterableSource(DocumentSource):
             identity = document_id(whole, METADATA_ID)
         except InvalidId as error:
             field = metadata_id_field(whole.fields[METADATA_ID])
-            advice = "" if field == METADATA_ID else f": set {setting_text('id_field', field)}"
+            advice = "" if field == METADATA_ID else f": set {setting('id_field', field)}"
             return RejectedRecord(origin, f"{error}{advice}", document=whole.source)
         del row[METADATA_ID], whole.fields[METADATA_ID]
         return whole._replace(source=row_to_json(row), id=identity)

@@ -58,7 +58,7 @@ from es_sbert.ingest.read_documents import DocumentRules
 from es_sbert.ingest.sources.column_types import mapped_types
 from es_sbert.ingest.sources.document_source import MAX_DOCUMENT_BYTES, DocumentSource, ReadSettings, check_sources
 from es_sbert.ingest.sources.file_sources import find_sources
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,9 +74,9 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
     if settings.retry is None:
         return find_sources(settings.files, settings.file_options)
     if settings.files:
-        raise UsageError("FILE and `retry` cannot be combined", "Use one of them.")
+        raise UsageError(f"FILE and {setting('retry')} cannot be combined", "Use one of them.")
     if settings.delimiter or settings.encoding:
-        raise UsageError("`delimiter` and `encoding` apply only to FILE", "Leave them out.")
+        raise UsageError(f"{setting('delimiter')} and {setting('encoding')} apply only to FILE", "Leave them out.")
     return [find_dead_letters(settings.retry)]
 
 
@@ -124,15 +124,17 @@ def _given_texts(settings: IngestSettings) -> dict[str, TextTemplate | None]:
         return {settings.vector_field: parse_text_options(text_fields, text_template)}
     if text_fields or text_template is not None:
         raise UsageError(
-            "`vectors` cannot be combined with `text_fields` or `text_template`",
-            "Leave them out: `vectors` includes the text of its vector fields.",
+            f"{setting('vectors')} cannot be combined with {setting('text_fields')} or {setting('text_template')}",
+            f"Leave them out: {setting('vectors')} includes the text of its vector fields.",
         )
     option_texts: dict[str, TextTemplate | None] = {}
     for option in settings.vectors:
         field, equals, template = option.partition("=")
         check_field_name(field)
         if field in option_texts:
-            raise UsageError(f"the vector field {field} is named twice", "Name each field of `vectors` once.")
+            raise UsageError(
+                f"the vector field {field} is named twice", f"Name each field of {setting('vectors')} once."
+            )
         option_texts[field] = TextTemplate.parse(template) if equals else None
     return option_texts
 
@@ -144,7 +146,7 @@ def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta |
     if settings.vectors:
         raise UsageError(
             f"the mapping does not name the text of {field}",
-            f"Set {setting_text('vectors', [f'{field}={{FIELD}}'])}.",
+            f"Set {setting('vectors', [f'{field}={{FIELD}}'])}.",
         )
     return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
 
@@ -280,17 +282,18 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     for is_conflict, problem, remedy in (
         (
             settings.prune and (settings.retry is not None or in_place),
-            "`prune` needs sources: it removes documents that they no longer contain",
-            "Pass all sources that the index is loaded from, and leave `retry` out.",
+            f"{setting('prune')} needs sources: it removes documents that they no longer contain",
+            f"Pass all sources that the index is loaded from, and leave {setting('retry')} out.",
         ),
         (
             watches and not in_place,
-            "`watch_seconds` cannot be combined with sources: it embeds documents that other programs write",
+            f"{setting('watch_seconds')} cannot be combined with sources: it embeds documents that other programs "
+            "write",
             "Leave the sources out, and load them with a separate command.",
         ),
         (
             in_place and bool(settings.key_fields),
-            "`id_field` and `routing_field` do not apply to documents of the index",
+            f"{setting('id_field')} and {setting('routing_field')} do not apply to documents of the index",
             "Leave them out: these documents keep their ids and routing.",
         ),
     ):

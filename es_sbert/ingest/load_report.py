@@ -12,7 +12,7 @@ from es_sbert.index.document_vectors import targets_to_fill
 from es_sbert.index.text_languages import language_warning
 from es_sbert.ingest.ledger import Ledger
 from es_sbert.ingest.load_plan import LoadContext
-from es_sbert.messages import be, escape_unprintable, have, log_event, pluralize
+from es_sbert.messages import be, escape_unprintable, have, log_event, pluralize, setting
 
 _ENCODER_FIELDS = (
     "model",
@@ -248,7 +248,8 @@ def truncation_lines(truncated: int, embedded: int, lost_tokens: int) -> list[st
     cut = f"about {pluralize(lost_tokens, 'token')} {be(lost_tokens, past=True)} cut off"
     return [
         f"  {pluralize(truncated, 'text')}{share} {be(truncated)} longer than the model reads: {cut}",
-        "  To search their ends too, embed them in passages: `passages=256`, into another `vector_field` or index",
+        f"  To search their ends too, embed them in passages: {setting('passages', 256)}, into another "
+        f"{setting('vector_field')} or index",
     ]
 
 

@@ -55,7 +55,7 @@ from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune
 from es_sbert.ingest.sources.document_source import DocumentSource, RejectedRecord
 from es_sbert.io.text_formats import CorruptStream
-from es_sbert.messages import log_event
+from es_sbert.messages import Spelling, current_spelling, log_event, setting, spell_settings
 from es_sbert.runtime.onnx_session import CUDA_WORKERS
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from es_sbert.version import __version__
@@ -86,7 +86,7 @@ def ray_connection(address: str) -> Iterator[None]:
     if address.startswith("ray://"):
         raise UsageError(
             "Ray Client addresses (ray://) are not supported: the checkpoint file must be on a node of the cluster",
-            'Run the command on a machine that belongs to the cluster, with `ray="auto"`.',
+            f"Run the command on a machine that belongs to the cluster, with {setting('ray', 'auto')}.",
         )
     # Ray's own logging is silenced: its failures are raised as ClusterError.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
@@ -112,7 +112,7 @@ def ray_connection(address: str) -> Iterator[None]:
             raise ClusterError(
                 f"there is no Ray cluster at {address}: {error_summary(error)}",
                 "Start one (`ray start --head`, then `ray start --address HOST:6379` on each machine), or use "
-                '`ray="local"`.',
+                f"{setting('ray', 'local')}.",
             ) from error
         try:
             yield
@@ -159,7 +159,9 @@ def choose_worker_pool(
         ClusterError: no node is large enough for an actor.
     """
     if ":" in device:
-        raise UsageError("`device` names a GPU, but Ray assigns GPUs to workers", 'Set `device="cuda"`.')
+        raise UsageError(
+            f"{setting('device')} names a GPU, but Ray assigns GPUs to workers", f"Set {setting('device', 'cuda')}."
+        )
     if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
         cores, gpus = threads or CUDA_WORKERS, 1
         what = f"a GPU and {cores} CPUs"
@@ -172,11 +174,12 @@ def choose_worker_pool(
     if not fitting:
         raise ClusterError(
             f"no machine of the Ray cluster has {what} for a worker",
-            "Check `ray status`, or set `threads` or `device`.",
+            f"Check `ray status`, or set {setting('threads')} or {setting('device')}.",
         )
     if count is not None and count > fitting:
         raise ClusterError(
-            f"the Ray cluster can run {fitting} workers of {what}, not {count}", "Lower `ray_workers` or `threads`."
+            f"the Ray cluster can run {fitting} workers of {what}, not {count}",
+            f"Lower {setting('ray_workers')} or {setting('threads')}.",
         )
     return RayWorkerPool(count or fitting, cores, gpus)
 
@@ -220,8 +223,8 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
         raise ClusterError(
             f"nodes of the Ray cluster have a different es-sbert or model than this machine (es-sbert {__version__}, "
             f"{model} = {fingerprint[:12]}): {'; '.join(problems[:_MAX_LISTED_NODES] + more)}",
-            "Install one version of es-sbert and one model on all machines, or set `model` to a folder that they "
-            "share, and run the same command again.",
+            f"Install one version of es-sbert and one model on all machines, or set {setting('model')} to a folder "
+            "that they share, and run the same command again.",
         )
 
 
@@ -284,9 +287,14 @@ _REPORT_SECONDS = 1.0
 
 
 class LoadCoordinator:
-    """Owns the checkpoint file of all workers, tells them to stop, and collects their writes and their progress."""
+    """Owns the checkpoint file of all workers, tells them to stop, and collects their writes and their progress.
 
-    def __init__(self) -> None:
+    Args:
+        spelling: How messages spell settings.
+    """
+
+    def __init__(self, spelling: Spelling) -> None:
+        self._spelling = spelling
         self._checkpoint: LoadCheckpoint | None = None
         self._versions = WrittenVersions()
         self._stopped = False
@@ -298,13 +306,15 @@ class LoadCoordinator:
         Raises:
             UsageError, OutputError: see `LoadCheckpoint`.
         """
-        self._checkpoint = LoadCheckpoint(path.absolute(), identity, rereads=True)
+        with spell_settings(self._spelling):
+            self._checkpoint = LoadCheckpoint(path.absolute(), identity, rereads=True)
         return self._checkpoint.run, self._checkpoint.resumed, self._checkpoint.note
 
     def call(self, method: str, *arguments: Any) -> tuple[Any, bool]:
         """Call a method of the checkpoint; also return whether the load must stop."""
         assert self._checkpoint is not None, "open was called"
-        return getattr(self._checkpoint, method)(*arguments), self._stopped
+        with spell_settings(self._spelling):
+            return getattr(self._checkpoint, method)(*arguments), self._stopped
 
     def add_versions(self, versions: PackedVersions, writes: int) -> None:
         """See `WrittenVersions.add`."""
@@ -335,7 +345,7 @@ class LoadCoordinator:
 def start_coordinator() -> Any:
     """Start a coordinator on the node of this process; it ends with this process."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(LoadCoordinator).options(num_cpus=0, scheduling_strategy=here).remote()
+    return ray.remote(LoadCoordinator).options(num_cpus=0, scheduling_strategy=here).remote(current_spelling())
 
 
 @dataclass
@@ -411,6 +421,7 @@ class PartitionLoader:
         coordinator: Handle of the coordinator.
         started_at: Start of the load, by its own clock.
         folder: Working folder of the command: file names may be relative to it.
+        spelling: How messages spell settings.
     """
 
     engine: EngineSettings
@@ -422,6 +433,7 @@ class PartitionLoader:
     coordinator: Any
     started_at: str
     folder: Path
+    spelling: Spelling
     _opened: tuple[Engine, Encoder] | None = field(default=None, init=False)
 
     def __call__(self, batch: dict[str, NDArray[np.object_]]) -> dict[str, NDArray[np.object_]]:
@@ -432,7 +444,8 @@ class PartitionLoader:
         for number, partition in enumerate(batch["partition"]):
             report = PartitionReport()
             try:
-                self._load(pickle.loads(partition), report)
+                with spell_settings(self.spelling):
+                    self._load(pickle.loads(partition), report)
             except EsSbertError as error:
                 report.error = error
             packed[number] = pickle.dumps(report)
@@ -495,7 +508,7 @@ class PartitionLoader:
             raise IndexMismatch(
                 f"a worker has a different model named {self.encoder['model']} ({encoder.info.fingerprint[:12]}, "
                 f"not {expected.fingerprint[:12]})",
-                "Set `model` to a folder that all machines share, or install the same model on each.",
+                f"Set {setting('model')} to a folder that all machines share, or install the same model on each.",
             )
         return wait_for_engine(lambda: connect(self.engine), self.plan.settings.retry_seconds), encoder
 
@@ -594,6 +607,7 @@ class RayRunner:
             "coordinator": self._coordinator,
             "started_at": context.clock.now(),
             "folder": Path.cwd(),
+            "spelling": current_spelling(),
         }
         info: EncoderInfo | None = None
         with ExitStack() as stack:

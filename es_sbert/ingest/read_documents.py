@@ -38,7 +38,7 @@ from es_sbert.ingest.sources.document_source import (
     read_records,
 )
 from es_sbert.io.json_text import remove_members
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 
 
 class RecordStream:
@@ -189,9 +189,9 @@ class DocumentRules:
             value: Its value in a document; `MISSING` if its name has a dot.
         """
         if name == METADATA_ID and self.id_field is None:
-            return f"for the id of the document, set {setting_text('id_field', metadata_id_field(value))}"
+            return f"for the id of the document, set {setting('id_field', metadata_id_field(value))}"
         if name == _ROUTING and self.routing_field is None:
-            return f"for the routing of the document, set {setting_text('routing_field', name)}"
+            return f"for the routing of the document, set {setting('routing_field', name)}"
         if name == "_source":
             return "load its content as the document"
         return "remove it from the documents"
@@ -253,7 +253,7 @@ def _check_parents(fields: Mapping[str, Any], rules: DocumentRules) -> None:
         if find_field(fields, parent) is not MISSING:
             raise InvalidId(
                 f"the document has a parent in the join field {name} but no routing, which must be that of its parent: "
-                f"set {setting_text('routing_field', parent)}"
+                f"set {setting('routing_field', parent)}"
             )
 
 

@@ -28,7 +28,7 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.file_sources import find_sources
 from es_sbert.io.file_formats import FileOptions
-from es_sbert.messages import escape_unprintable, pluralize
+from es_sbert.messages import escape_unprintable, pluralize, setting
 from es_sbert.runtime.joined_text import SEPARATOR
 
 # Longer records are damaged or hostile. Where no record may be left out, the limit is higher.
@@ -157,10 +157,13 @@ def _text(record: Record, text_field: str) -> str:
     try:
         values = text_values(record.fields, text_field)
     except TextFieldError as error:
-        raise SourceError(f"{record.origin}: {error}", "Set `text_field` to the field that holds the text.") from error
+        raise SourceError(
+            f"{record.origin}: {error}", f"Set {setting('text_field')} to the field that holds the text."
+        ) from error
     if values is None:
         raise SourceError(
             f"{record.origin}: the text field {text_field} is missing, null or an empty list",
-            "Set `text_field` to the field that holds the text, or remove the record; an empty string has a vector.",
+            f"Set {setting('text_field')} to the field that holds the text, or remove the record; an empty string has "
+            "a vector.",
         )
     return SEPARATOR.join(values)

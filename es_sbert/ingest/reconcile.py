@@ -61,7 +61,7 @@ from es_sbert.ingest.ledger import (
 )
 from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.load_report import ConcurrentChanges
-from es_sbert.messages import be, have, log_event, pluralize
+from es_sbert.messages import be, have, log_event, pluralize, setting
 
 # Documents per page of the scan, which reads only ids and versions.
 _VERSIONS_PAGE = 5000
@@ -350,7 +350,9 @@ def _change_notes(context: LoadContext, index: IndexState, missing: int, changes
         notes.append(f"{deleted} by others during the load{'' if is_in_place else f': {again}'}")
     if changed := changes.changed + changes.unseen:
         written = f"{pluralize(changed, 'document')} {be(changed, past=True)} written by others during this load"
-        embed = f"and {have(changed)} no current vector: run {context.in_place_command}, or use `watch_seconds`"
+        embed = (
+            f"and {have(changed)} no current vector: run {context.in_place_command}, or use {setting('watch_seconds')}"
+        )
         notes.append(f"{written} {embed}" if is_in_place else f"{written}: {again}")
     return notes
 

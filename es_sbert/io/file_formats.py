@@ -15,7 +15,6 @@ import zstandard
 
 from es_sbert.errors import error_summary, require_extra
 from es_sbert.io.text_formats import (
-    ENCODING_REMEDY,
     UTF8,
     CorruptStream,
     WrongFormat,
@@ -23,9 +22,11 @@ from es_sbert.io.text_formats import (
     check_delimiter,
     check_encoding,
     checked_utf8,
+    encoding_remedy,
     read_head,
     to_utf8,
 )
+from es_sbert.messages import setting
 
 
 class FileFormat(StrEnum):
@@ -62,7 +63,11 @@ class FileOptions:
             object.__setattr__(self, "encoding", check_encoding(self.encoding))
 
 
-FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines or parquet. Excel, Arrow, PDF and other files: docs/sources.md.'
+def format_hint() -> str:
+    """Advice for a file whose format is not known."""
+    named = setting("format", "jsonl")
+    return f"Add {named}, csv, tsv, lines or parquet. Excel, Arrow, PDF and other files: docs/sources.md."
+
 
 _SUFFIXES = {
     FileFormat.JSONL: (".jsonl", ".ndjson", ".json"),
@@ -171,7 +176,7 @@ def text_chunks(chunks: Iterable[bytes], encoding: str | None = None) -> Iterato
         return
     # In UTF-16 without a byte order mark, which is valid UTF-8, every other byte of Western text is zero.
     if 3 * head[:_HEAD_BYTES].count(0) > len(head[:_HEAD_BYTES]):
-        raise WrongFormat("a third of its first bytes are zeros: it is UTF-16 or not a text", ENCODING_REMEDY)
+        raise WrongFormat("a third of its first bytes are zeros: it is UTF-16 or not a text", encoding_remedy())
     yield from checked_utf8(text)
 
 

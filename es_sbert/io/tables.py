@@ -37,7 +37,7 @@ from es_sbert.io.text_formats import (
     split_lines,
     tsv_rows,
 )
-from es_sbert.messages import shorten
+from es_sbert.messages import setting, shorten
 
 _MAX_LISTED = 5
 
@@ -309,7 +309,9 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
             f"{path} is a folder", "Name a file. `datasets` writes one: dataset.to_parquet('FILE.parquet')."
         )
     if not path.exists():
-        raise SourceError(f"{path} does not exist", "Check the path; relative paths start at the data folder (`data`).")
+        raise SourceError(
+            f"{path} does not exist", f"Check the path; relative paths start at the data folder ({setting('data')})."
+        )
     if not path.is_file():
         raise SourceError(f"{path} is a pipe, a device or a socket", "Write its data to a file.")
     form = guess_format(path.name)

@@ -19,16 +19,18 @@ from typing import Any, NamedTuple
 import orjson
 
 from es_sbert.errors import UsageError, error_summary
-from es_sbert.messages import pluralize, shorten
-
-# Advice for files that are not text in their encoding.
-ENCODING_REMEDY = (
-    'Name its encoding, such as `encoding="windows-1252"`, or save it as UTF-8. For Excel, PDF and other files that '
-    "are not text, see docs/sources.md."
-)
+from es_sbert.messages import pluralize, setting, shorten
 
 # Number of bytes of unreadable input that are kept as a sample.
 SAMPLE_BYTES = 64 * 1024
+
+
+def encoding_remedy() -> str:
+    """Advice for a file that is not text in its encoding."""
+    return (
+        f"Name its encoding, such as {setting('encoding', 'windows-1252')}, or save it as UTF-8. For Excel, PDF and "
+        "other files that are not text, see docs/sources.md."
+    )
 
 
 class CorruptStream(Exception):
@@ -382,7 +384,7 @@ def check_encoding(name: str) -> str:
         pass
     raise UsageError(
         f"unknown text encoding {name!r}",
-        'Use an encoding that Python supports, e.g. `encoding="windows-1252"`, utf-16 or shift_jis.',
+        f"Use an encoding that Python supports, e.g. {setting('encoding', 'windows-1252')}, utf-16 or shift_jis.",
     )
 
 
@@ -402,7 +404,7 @@ def to_utf8(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
         yield decoder.decode(b"", final=True).encode()
     except UnicodeError as error:
         raise WrongFormat(
-            f"it is not {encoding}: near offset {offset:,}, {error_summary(error)}", ENCODING_REMEDY
+            f"it is not {encoding}: near offset {offset:,}, {error_summary(error)}", encoding_remedy()
         ) from error
 
 
@@ -433,7 +435,7 @@ def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
             offset += len(chunk) - len(data) + start
             raise WrongFormat(
                 f"it is not UTF-8: line {line:,} has the byte 0x{data[start]:02x}, at offset {offset:,} of the text",
-                ENCODING_REMEDY,
+                encoding_remedy(),
             ) from error
         line += chunk.count(b"\n")
         offset += len(chunk)
@@ -460,7 +462,7 @@ def check_delimiter(text: str) -> str:
     if len(delimiter) != 1 or delimiter in '"\r\n\0':
         raise UsageError(
             f"the delimiter {text!r} must be a single character, and not a quote or a line break",
-            'Use e.g. `delimiter=";"` or `delimiter="tab"`.',
+            f"Use e.g. {setting('delimiter', ';')} or {setting('delimiter', 'tab')}.",
         )
     return delimiter
 

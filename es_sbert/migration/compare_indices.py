@@ -16,6 +16,7 @@ from es_sbert.engines.index_state import IndexState, SettingValue, matches_patte
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.derived_fields import is_within, mapped_fields, without_mapped_fields
+from es_sbert.messages import setting
 
 LIFECYCLE = "index.lifecycle."
 FINAL_PIPELINE = "index.final_pipeline"
@@ -101,8 +102,8 @@ def check_template_aliases(engine: Engine, name: str) -> None:
         for alias in template.get("aliases") or {}:
             raise IndexMismatch(
                 f"{label} gives the new index {name} the alias {alias} before it has any documents",
-                "Set `name` to a name that the template does not match, or take the alias out of the template; the "
-                "swap moves all aliases of the old index.",
+                f"Set {setting('name')} to a name that the template does not match, or take the alias out of the "
+                "template; the swap moves all aliases of the old index.",
             )
 
 
@@ -133,7 +134,7 @@ def check_same_index(engine: Engine, source: str, target: IndexState, body: Json
     raise IndexMismatch(
         f"the new index {target.name} would differ from {source}: {listed}"
         + (f". {labels} applies to its name" if labels else ""),
-        f"Set `name` to a name that no index template matches, or give {source} the same values "
+        f"Set {setting('name')} to a name that no index template matches, or give {source} the same values "
         f"(`PUT {source}/_settings`, `PUT {source}/_mapping`).",
     )
 

@@ -24,7 +24,7 @@ from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting
 from es_sbert.migration.alias_swap import (
     HoldExpired,
     WriteBlock,
@@ -364,8 +364,8 @@ class _MigrationRun:
         raise EngineError(
             f"{source} was not swapped: writes would have been refused for more than {most:g} s, in "
             f"{pluralize(self.result.holds, 'attempt')}. Nothing is lost, and {source} accepts writes",
-            "Run the same command again when less is written, or allow more: `max_write_block=SECONDS`. To cancel: "
-            f"`es-sbert index migrate {self.request.alias} --cancel`.",
+            f"Run the same command again when less is written, or allow more: {setting('max_write_block', 'SECONDS')}. "
+            f"To cancel: `es-sbert index migrate {self.request.alias} --cancel`.",
         )
 
     def _hold_and_swap(self, seconds: float) -> bool:

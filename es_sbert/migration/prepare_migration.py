@@ -45,6 +45,7 @@ from es_sbert.index.vector_field import (
     vector_field_from_state,
 )
 from es_sbert.ingest.load_plan import ModelIdentity
+from es_sbert.messages import setting
 from es_sbert.migration.alias_swap import permit_name
 from es_sbert.migration.compare_indices import (
     FINAL_PIPELINE,
@@ -112,7 +113,7 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
         if len(are_flat) > 1:
             raise IndexMismatch(
                 f"on OpenSearch, either all vector fields of {source.name} have a graph, or none",
-                f"Choose an `index_type` for {', '.join(fields)} that fits the other vector fields.",
+                f"Choose an {setting('index_type')} for {', '.join(fields)} that fits the other vector fields.",
             )
         is_flat = are_flat == {True}
         settings["index.knn"] = "false" if is_flat else "true"
@@ -299,7 +300,7 @@ def _check_new_index(engine: Engine, source: IndexState, wanted: MigrationReques
     if there is not None:
         raise IndexMismatch(
             f"the index {there.name}, which the migration would create, already exists",
-            f"Set `name` to another name, or delete that index if it is not needed: `DELETE /{there.name}`.",
+            f"Set {setting('name')} to another name, or delete that index if it is not needed: `DELETE /{there.name}`.",
         )
     # Everything that the migration does must be permitted, including the block and the swap.
     for each in dict.fromkeys((source.name, wanted.alias, permit_name(name, "0" * 12))):
@@ -454,11 +455,11 @@ def _check_copy(
             f"{wanted.alias} is an index, not an alias, so it cannot be swapped for another",
             f"Migrate its alias {aliases[0]}, which applications should use."
             if aliases
-            else "`replace_index` puts an alias of that name in its place: writes to it are blocked for a "
+            else f"{setting('replace_index')} puts an alias of that name in its place: writes to it are blocked for a "
             "moment, and the old index is deleted in the same step.",
         )
     if source.name != wanted.alias and wanted.replace_index:
-        raise UsageError(f"{wanted.alias} is an alias already", "Leave `replace_index` out.")
+        raise UsageError(f"{wanted.alias} is an alias already", f"Leave {setting('replace_index')} out.")
     for name, meta in fields.items():
         check_passages_kept(VectorField(source.name, name, meta))
     if len(fields) > 1:

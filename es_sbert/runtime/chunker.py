@@ -8,6 +8,7 @@ from semantic_text_splitter import TextSplitter
 from tokenizers import Tokenizer
 
 from es_sbert.errors import UsageError
+from es_sbert.messages import setting
 from es_sbert.runtime.joined_text import value_spans
 
 # (start, end) of a chunk in its text, in characters
@@ -35,12 +36,12 @@ class Chunker:
         if text_tokens < 1:
             raise UsageError(
                 f"passages of {tokens} tokens hold no text: special tokens and prompt take {reserved} of them",
-                "Increase `passages`.",
+                f"Increase {setting('passages')}.",
             )
         if overlap >= text_tokens:
             raise UsageError(
                 f"passages with {text_tokens} tokens of text cannot share {overlap} with the next one",
-                "Increase `passages`, or reduce `passage_overlap`.",
+                f"Increase {setting('passages')}, or reduce {setting('passage_overlap')}.",
             )
         self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, text_tokens, overlap=overlap)
 

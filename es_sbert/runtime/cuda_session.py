@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from es_sbert.errors import DeviceError
 from es_sbert.installation import CUDA_EXTRA, install_command, install_extra_command
+from es_sbert.messages import setting
 from es_sbert.runtime.batching import POOLING_MASK, InputBuilder
 from es_sbert.runtime.device import Device, compute_capability
 from es_sbert.runtime.onnx_runtime import onnxruntime
@@ -165,7 +166,6 @@ def install_remedy(libraries: Sequence[CudaLibrary], major: int | None) -> str:
     return "; ".join(filter(None, (command, extra))) + "." if command or extra else ""
 
 
-_ON_CPU = 'Or use the CPU: `device="cpu"`.'
 # CUDA 13 has no code for cards before Turing, and the last onnxruntime-gpu for CUDA 12 is 1.26.
 _MIN_COMPUTE_CAPABILITY = (7, 5)
 _MIN_DRIVERS = {12: 525, 13: 580}  # the first driver of each CUDA, by NVIDIA's release notes
@@ -175,13 +175,13 @@ _MAX_CAUSE_LENGTH = 300  # characters of a cause that are shown
 # Kinds of failure:
 # - a pattern that is found in the text of the exception, which has the number of a `cudaError` or its name;
 # - the problem, with the placeholders `{device}`, `{onnxruntime}`, `{card}` and `{cause}`;
-# - the remedy, with the same placeholders, `{cudnn}` and `{driver}`.
+# - the remedy, with the same placeholders and others of `device_error`.
 _FAILURES = (
     (
         r"out of memory|Failed to allocate memory|CUDA failure 2:|MemoryAllocation|STATUS_ALLOC_FAILED|bad_alloc",
         "{device} has too little free memory for this model: {cause}",
-        'Check with `nvidia-smi` what else uses the card, or use another card (`device="cuda:N"`), `precision="fp16"` '
-        'instead of fp32, or `device="cpu"`. In Python, a smaller `budget` makes smaller batches.',
+        "Check with `nvidia-smi` what else uses the card, or use another card ({other}), {fp16} "
+        "instead of fp32, or {cpu}. In Python, a smaller `budget` makes smaller batches.",
     ),
     (
         r"cuDNN is unavailable|libcudnn",
@@ -191,7 +191,7 @@ _FAILURES = (
     (
         r"no kernel image|NoKernelImage|CUDA failure 209:|STATUS_ARCH_MISMATCH",
         "onnxruntime-gpu {onnxruntime} has no code for {device}{card}: {cause}",
-        '{upgrade}, or use another card (`device="cuda:N"`) or `device="cpu"`.',
+        "{upgrade}, or use another card ({other}) or {cpu}.",
     ),
     (
         r"CUDA failure (35|222|803|804):|InsufficientDriver|UnsupportedPtxVersion|DriverMismatch|CompatNotSupported",
@@ -207,17 +207,22 @@ _FAILURES = (
         r"CUDA failure 46:|DevicesUnavailable",
         "{device} cannot run another process: {cause}",
         "Check with `nvidia-smi` what uses the card and whether its compute mode is exclusive, or use another card "
-        '(`device="cuda:N"`) or `device="cpu"`.',
+        "({other}) or {cpu}.",
     ),
     (
         r"CUDA failure (4|214|700|702|719|999):|ECCUncorrectable|IllegalAddress|Launch(Timeout|Failure)|ErrorUnknown",
         "{device} failed: {cause}",
         "Look for NVRM and Xid in `dmesg`, and check `nvidia-smi`. Run the command again if the card is healthy; "
-        'otherwise use another one or `device="cpu"`.',
+        "otherwise use another one or {cpu}.",
     ),
     # Any other failure.
     ("", "this model does not run on {device}: {cause}", "Check `es-sbert doctor --device {device}`. {on_cpu}"),
 )
+
+
+def on_cpu() -> str:
+    """Advice to use the CPU instead."""
+    return f"Or use the CPU: {setting('device', 'cpu')}."
 
 
 def device_error(device: Device, error: Exception, capability: tuple[int, int] | None = None) -> DeviceError:
@@ -240,7 +245,10 @@ def device_error(device: Device, error: Exception, capability: tuple[int, int] |
         "cudnn": install_remedy(cudnn, major),
         "upgrade": _upgrade_hint(major, capability),
         "driver": f" to {_MIN_DRIVERS[major]} or newer" if major in _MIN_DRIVERS else "",
-        "on_cpu": _ON_CPU,
+        "on_cpu": on_cpu(),
+        "cpu": setting("device", "cpu"),
+        "other": setting("device", "cuda:N"),
+        "fp16": setting("precision", "fp16"),
     }
     return DeviceError(message.format(**values), remedy.format(**values))
 
@@ -256,13 +264,13 @@ def missing_libraries_error(device: Device, missing: Sequence[CudaLibrary], prob
     names = missing_library_names(missing, problem)
     if "libcuda.so.1" in names:
         return DeviceError(
-            f"no session on {device}: there is no NVIDIA driver ({problem})", f"Install the driver. {_ON_CPU}"
+            f"no session on {device}: there is no NVIDIA driver ({problem})", f"Install the driver. {on_cpu()}"
         )
     remedy = install_remedy([library for library in missing if library.name in names], cuda_major())
     message = f"{', '.join(names)} not found" if names else problem
     return DeviceError(
         f"no session on {device}: onnxruntime's CUDA provider does not load: {message}",
-        f"{remedy or 'Install CUDA of the version that onnxruntime-gpu was built for.'} {_ON_CPU}",
+        f"{remedy or 'Install CUDA of the version that onnxruntime-gpu was built for.'} {on_cpu()}",
     )
 
 
@@ -342,13 +350,14 @@ def open_cuda_session(
     if session.get_providers()[0] != _CUDA:
         raise DeviceError(
             f"{device} was requested, but the session runs on {session.get_providers()[0]}",
-            f'Check `es-sbert doctor --device {device}`, or use the CPU: `device="cpu"`.',
+            f"Check `es-sbert doctor --device {device}`, or use the CPU: {setting('device', 'cpu')}.",
         )
     refused = non_shape_operators(operators_on_cpu(session))
     if refused:
         raise DeviceError(
             f"{path} would run partly on the CPU: CUDA has no kernel for its {', '.join(refused)}",
-            'Export the model again with this installation (`es-sbert export MODEL -o BUNDLE`), or use `device="cpu"`.',
+            "Export the model again with this installation (`es-sbert export MODEL -o BUNDLE`), or use "
+            f"{setting('device', 'cpu')}.",
         )
     try:
         session.run(None, warmup_inputs(session))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from es_sbert.errors import DeviceError, UsageError
 from es_sbert.installation import CUDA_EXTRA, has_cuda_build, switch_runtime_command
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 from es_sbert.version import __version__
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -226,7 +226,7 @@ class Device:
 def cuda_build_remedy() -> str:
     """Return the remedy if the installed onnxruntime was built without CUDA."""
     if not has_cuda_build():
-        return 'The build for CUDA exists only for Linux and Windows on x86-64. Use `device="cpu"`.'
+        return f"The build for CUDA exists only for Linux and Windows on x86-64. Use {setting('device', 'cpu')}."
     return f"Install the build for CUDA in its place: {switch_runtime_command(CUDA_EXTRA)}"
 
 
@@ -242,7 +242,7 @@ def choose_device(name: str, providers: Collection[str], cards: int) -> Device:
         UsageError: the name is none of these.
         DeviceError: CUDA is requested but not available, or there is no GPU with that number.
     """
-    shown = setting_text("device", name)
+    shown = setting("device", name)
     match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", name)
     if match is None:
         raise UsageError(f"{shown} is not a device", "Use auto, cpu, cuda or cuda:N.")
@@ -256,11 +256,11 @@ def choose_device(name: str, providers: Collection[str], cards: int) -> Device:
         raise DeviceError(
             f"{shown}: there is no NVIDIA driver, or it reports no GPU",
             "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, and start a container with access to the GPU "
-            '(`docker run --gpus all`). Or use the CPU: `device="cpu"`.',
+            f"(`docker run --gpus all`). Or use the CPU: {setting('device', 'cpu')}.",
         )
     if number >= cards:
         raise DeviceError(
             f"{shown}: the NVIDIA driver reports only {cards} device{'' if cards == 1 else 's'}",
-            'Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use the CPU: `device="cpu"`.',
+            f"Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use the CPU: {setting('device', 'cpu')}.",
         )
     return Device("cuda", number)

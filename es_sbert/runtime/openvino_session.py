@@ -30,6 +30,7 @@ from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError, 
 from es_sbert.filesystem import open_output
 from es_sbert.forks import leave_to_parent, renew_after_fork
 from es_sbert.installation import install_command
+from es_sbert.messages import setting
 from es_sbert.runtime.batching import POOLING_MASK
 from es_sbert.runtime.compiled_model import CompiledModel, Session
 from es_sbert.runtime.device import Device, available_cores, describe_machine, has_bf16_products, has_int8_products
@@ -62,7 +63,9 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
     """Return the error to raise if OpenVINO cannot run a precision on this machine; None if it can."""
     if not has_openvino():
         install = install_command("openvino")
-        return DeviceError("OpenVINO is not installed", f'Install it ({install}), or use `runtime="onnxruntime"`.')
+        return DeviceError(
+            "OpenVINO is not installed", f"Install it ({install}), or use {setting('runtime', 'onnxruntime')}."
+        )
     if (problem := inherited_problem()) is not None:
         return problem
     try:
@@ -71,11 +74,14 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
         return error
     if precision is Precision.BF16 and not has_bf16_products():
         return DeviceError(
-            "this processor has no bf16 products (AMX or AVX512-BF16)", 'Use `precision="auto"`, fp32 or int8.'
+            "this processor has no bf16 products (AMX or AVX512-BF16)",
+            f"Use {setting('precision', 'auto')}, fp32 or int8.",
         )
     if precision is Precision.INT8 and not has_int8_products():
         # Older processors add products in 16 bits, which silently overflow.
-        return DeviceError("this processor has no int8 products (VNNI or AMX)", 'Use `precision="auto"` or fp32.')
+        return DeviceError(
+            "this processor has no int8 products (VNNI or AMX)", f"Use {setting('precision', 'auto')} or fp32."
+        )
     return None
 
 
@@ -121,7 +127,8 @@ def _load_core() -> tuple[Any, str]:
     except Exception as error:  # a missing library is an OSError or ImportError, a missing plug-in a RuntimeError
         raise DeviceError(
             f"OpenVINO does not load: {error_summary(error)}",
-            f'Install it again ({install_command("--force-reinstall", "openvino")}), or use `runtime="onnxruntime"`.',
+            f"Install it again ({install_command('--force-reinstall', 'openvino')}), or use "
+            f"{setting('runtime', 'onnxruntime')}.",
         ) from error
 
 
@@ -138,7 +145,7 @@ def inherited_problem() -> DeviceError | None:
     return DeviceError(
         "OpenVINO was loaded before this process was forked, and cannot be used in it",
         "Open models after the fork (gunicorn without preloading), start processes with `spawn`, or use "
-        '`runtime="onnxruntime"`.',
+        f"{setting('runtime', 'onnxruntime')}.",
     )
 
 
@@ -171,7 +178,9 @@ class OpenVinoSession(Session):
 
 
 def _run_error(reason: str) -> ModelError:
-    return ModelError(f"OpenVINO cannot run the model on these texts: {reason}", 'Use `runtime="onnxruntime"`.')
+    return ModelError(
+        f"OpenVINO cannot run the model on these texts: {reason}", f"Use {setting('runtime', 'onnxruntime')}."
+    )
 
 
 def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
@@ -224,7 +233,7 @@ def _check_results(model: Any, path: Path) -> None:
                 f"OpenVINO {version} computes different results than onnxruntime on this processor: they differ by "
                 f"{difference:.0%}",
                 f"Install its newest release ({install_command('--upgrade', 'openvino')}), or use "
-                '`runtime="onnxruntime"`.',
+                f"{setting('runtime', 'onnxruntime')}.",
             )
 
 
@@ -280,14 +289,14 @@ class OpenVinoModel(CompiledModel):
         except RuntimeError as error:
             raise BundleInvalid(
                 f"OpenVINO {version} does not accept {path}: {error_summary(error)}",
-                'Use `runtime="onnxruntime"`, or export the model again with this installation: '
+                f"Use {setting('runtime', 'onnxruntime')}, or export the model again with this installation: "
                 "`es-sbert export MODEL -o BUNDLE`.",
             ) from error
         actual = self._model.get_property("INFERENCE_PRECISION_HINT").to_string()
         if actual not in (option, reported):
             raise DeviceError(
                 f"OpenVINO {version} computes in {actual} on this processor, not in {precision}",
-                'Use `precision="auto"` or fp32.',
+                f"Use {setting('precision', 'auto')} or fp32.",
             )
         self._input_names = tuple(port.get_any_name() for port in self._model.inputs)
         self._provider = f"OpenVINO {version}"

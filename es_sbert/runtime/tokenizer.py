@@ -23,6 +23,7 @@ from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
 from es_sbert.bundle.transformer_module import TextModel
 from es_sbert.errors import BundleInvalid, UsageError
+from es_sbert.messages import setting
 from es_sbert.runtime.batching import mark_unpooled, pad
 from es_sbert.runtime.chunker import Chunker
 
@@ -285,7 +286,8 @@ class SentenceTokenizer(ModelTokenizer):
         limit = self._model.input_limit(kind)
         if tokens > limit:
             raise UsageError(
-                f"{self._model.name} reads {limit} tokens, not {tokens}", f"Set `passages` to at most {limit}."
+                f"{self._model.name} reads {limit} tokens, not {tokens}",
+                f"Set {setting('passages')} to at most {limit}.",
             )
         return Chunker(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 

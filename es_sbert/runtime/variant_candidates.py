@@ -6,7 +6,7 @@ from es_sbert.bundle.modules import STATIC_ARCHITECTURE
 from es_sbert.bundle.variants import Precision, Runtime, Variant
 from es_sbert.errors import UsageError
 from es_sbert.installation import install_command
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 from es_sbert.runtime.device import Device, has_amx, has_bf16_products, has_int8_products, processor_flags
 from es_sbert.runtime.openvino_session import has_openvino, openvino_problem
 
@@ -43,11 +43,11 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
         if runtime in ("auto", variant.runtime) and precision in ("auto", variant.precision)
     ]
     if not matching:
-        what = " ".join(setting_text(name, value) for name, value in _named(runtime, precision) if value != "auto")
+        what = " ".join(setting(name, value) for name, value in _named(runtime, precision) if value != "auto")
         raise UsageError(
             f"{what} does not run on {device.kind}",
             "Use fp32, int8 or bf16 (OpenVINO) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
-            "`precision` and `runtime` at auto.",
+            f"{setting('precision')} and {setting('runtime')} at auto.",
         )
     problems = {variant: _problem(variant) for variant in matching}
     runnable = tuple(variant for variant, problem in problems.items() if problem is None)
@@ -104,7 +104,7 @@ def _problem(variant: Variant) -> Exception | None:
 
 def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
     if name not in ("auto", *known):
-        raise UsageError(f"{setting_text(what, name)} is not one of auto, {', '.join(known)}", "Use one of these.")
+        raise UsageError(f"{setting(what, name)} is not one of auto, {', '.join(known)}", "Use one of these.")
 
 
 def _named(runtime: str, precision: str) -> tuple[tuple[str, str], ...]:

@@ -12,6 +12,7 @@ from es_sbert.arguments import wrong_argument
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
+from es_sbert.messages import setting
 from es_sbert.search.search_result import Hit, HybridHit, RankedHits, Reranking
 from es_sbert.search.search_scope import SearchScope
 
@@ -98,7 +99,8 @@ def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
     if meta.text is None:
         raise UsageError(
             "the mapping does not say which fields the documents' text is made of, so there is nothing to rerank",
-            "Load the documents with `es-sbert ingest` and `text_fields` or `text_template`, which stores the fields.",
+            f"Load the documents with `es-sbert ingest` and {setting('text_fields')} or {setting('text_template')}, "
+            "which stores the fields.",
         )
     template = TextTemplate.parse(meta.text)
 

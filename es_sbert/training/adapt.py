@@ -34,7 +34,7 @@ from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.mapping import and_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting
 from es_sbert.settings import AdaptSettings
 from es_sbert.training.adapt_plan import (
     AdaptInputs,
@@ -225,13 +225,17 @@ class Adaptation:
         recorded = {"settings": settings, "queries": self.inputs.digest()}
         if not resume:
             if any(entry.name != "lock" for entry in self.folder.iterdir()):
-                raise UsageError(f"{self.folder} is not empty", "Use a new folder, or resume its run with `resume`.")
+                raise UsageError(
+                    f"{self.folder} is not empty", f"Use a new folder, or resume its run with {setting('resume')}."
+                )
             with translate_disk_errors(self.folder):
                 self.work.mkdir(parents=True, exist_ok=True)
             write_json(path, recorded)
             return
         if not path.is_file():
-            raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave out `resume` to start one.")
+            raise CheckpointInvalid(
+                f"{self.folder} holds no run to resume", f"Leave out {setting('resume')} to start one."
+            )
         before = orjson.loads(path.read_bytes())
         earlier = before["settings"]
         # A setting of an earlier version is None where the run did not use it.

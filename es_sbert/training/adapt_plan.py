@@ -25,7 +25,7 @@ from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields
 from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate, mapping_field_names
-from es_sbert.messages import pluralize, setting_text
+from es_sbert.messages import pluralize, setting
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from es_sbert.settings import AdaptSettings
@@ -110,7 +110,8 @@ def make_plan(
     index = settings.index
     if settings.title_field is not None and settings.pairs == "sentence":
         raise UsageError(
-            f"{setting_text('pairs', settings.pairs)} does not use titles", "Leave out `title_field` or `pairs`."
+            f"{setting('pairs', settings.pairs)} does not use titles",
+            f"Leave out {setting('title_field')} or {setting('pairs')}.",
         )
     metas = vector_fields(state.mappings, state.name)
     meta = metas.get(settings.vector_field)
@@ -133,13 +134,18 @@ def make_plan(
     use_title = settings.pairs != "sentence"
     choice = choose_fields(fields, embedded, title=settings.title_field, body=settings.body_fields, use_title=use_title)
     if settings.pairs == "title" and choice.title is None:
-        raise UsageError("no field looks like a title", 'Set `title_field`, or use `pairs="sentence"`.')
+        raise UsageError(
+            "no field looks like a title", f"Set {setting('title_field')}, or use {setting('pairs', 'sentence')}."
+        )
     template = embedded or TextTemplate.from_fields(choice.body)
     if choice.title is None:
         body = template.of_fields(choice.body)
         unfit = sentence_problem([text for document in looked_at if (text := document_text(body, document))])
         if unfit is not None:
-            report(f"First sentences are unfit for queries: {unfit}. Labeled queries may work better: set `trained`")
+            report(
+                f"First sentences are unfit for queries: {unfit}. Labeled queries may work better: set "
+                f"{setting('train_queries')}"
+            )
     return AdaptPlan(str(folder), name, hash_model(folder), choice, template.template)
 
 
@@ -219,14 +225,16 @@ def choose_fields(
         if not long:
             raise IndexMismatch(
                 f"no field holds texts of {_BODY_WORDS} words or more in at least {_MIN_SHARE:.0%} of the documents",
-                "Set `body_fields` to the field of the text.",
+                f"Set {setting('body_fields')} to the field of the text.",
             )
         texts = [max(long, key=lambda field: field.words).name]
     if title is None and use_title:
         title = _choose_title(by_name, texts, keep=bool(body))
     body_fields = tuple(name for name in texts if name != title)
     if not body_fields:
-        raise IndexMismatch(f"{title} is both title and body", "Set a different `title_field` or `body_fields`.")
+        raise IndexMismatch(
+            f"{title} is both title and body", f"Set a different {setting('title_field')} or {setting('body_fields')}."
+        )
     return FieldChoice(title, body_fields)
 
 

@@ -23,7 +23,7 @@ from es_sbert.bundle.sentence_model import PROMPT_NAMES, SentenceModel, read_sen
 from es_sbert.encoder.static_model import check_static_source, static_model_folder
 from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting
 from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.settings import Student
 from es_sbert.training.bi_encoder_task import open_initial_model
@@ -136,7 +136,9 @@ def distill(
     refuse_several_processes()
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} cannot be the name of a model", "Use letters and digits: `name=NAME`.")
+        raise UsageError(
+            f"{name!r} cannot be the name of a model", f"Use letters and digits: {setting('name', 'NAME')}."
+        )
     folder = resolve_model(teacher)
     model = read_sentence_model(folder, teacher)
     distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
@@ -326,7 +328,7 @@ def _export_untrained(
     if not student.static:
         raise UsageError(
             "a student with layers must be trained, and there are no texts",
-            "Pass texts like those that you will search: `texts=FILE`. They need no labels.",
+            f"Pass texts like those that you will search: {setting('texts', 'FILE')}. They need no labels.",
         )
     RunFolder(output).check_new()
     start = read_sentence_model(static_model_folder(folder, teacher, report=report), name)

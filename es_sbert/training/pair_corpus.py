@@ -15,7 +15,7 @@ from es_sbert.errors import SourceError
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting
 from es_sbert.training.example_augmentation import normalized_text
 
 # If a text repeats a title of at least this many words, the document makes no pair: it would be too easy to find.
@@ -345,6 +345,6 @@ def _check_enough(split: QuerySplit) -> None:
         if count < least:
             raise SourceError(
                 f"there are {count:,} {part}, but at least {least} are needed",
-                "Adapt to an index with more documents, choose other fields (`title_field`, `body_fields`, `pairs`), "
-                "or raise `documents`.",
+                f"Adapt to an index with more documents, choose other fields ({setting('title_field')}, "
+                f"{setting('body_fields')}, {setting('pairs')}), or raise {setting('documents')}.",
             )

@@ -27,7 +27,7 @@ from pydantic import (
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting
 
 SENTENCE_TRANSFORMERS = "train with sentence-transformers: es-sbert reads the model folder that it saves"
 """What to do instead of training that es-sbert no longer has."""
@@ -576,8 +576,8 @@ def _apply_override(settings: dict[str, Any], path: str, value: str) -> None:
         container[int(last) if isinstance(container, list) else last] = yaml.safe_load(value)
     except (ValueError, IndexError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise RecipeInvalid(
-            f"{setting_text('overrides', {path: value})} does not fit the recipe: {error_summary(error)}",
-            'Write the path of the setting with dots and list indices: `overrides={"stages.0.batch": 32}`',
+            f"{setting('overrides', {path: value})} does not fit the recipe: {error_summary(error)}",
+            f"Write the path of the setting with dots and list indices: {setting('overrides', {'stages.0.batch': 32})}",
         ) from error
 
 
@@ -608,8 +608,8 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise RecipeInvalid(
-                f"{setting_text('overrides', pair)} is not KEY=VALUE",
-                'Write for instance `overrides={"stages.0.batch": 32}`',
+                f"{setting('overrides', pair)} is not KEY=VALUE",
+                f"Write for instance {setting('overrides', {'stages.0.batch': 32})}",
             )
         parsed[key] = value
     return parsed

@@ -17,6 +17,7 @@ from transformers.trainer_utils import sort_checkpoints
 from es_sbert.bundle.bundle import MANIFESTS, EncoderManifest, hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.filesystem import file_lock, open_output
+from es_sbert.messages import setting
 from es_sbert.training.recipe import NumberFormat, Recipe, describe_problems
 from es_sbert.training.training_errors import translate_disk_errors
 
@@ -128,7 +129,9 @@ class RunFolder:
         self._check_empty(self.output)
 
     def _no_run(self) -> CheckpointInvalid:
-        return CheckpointInvalid(f"{self.output} holds no run to resume", "Leave out `resume` to start one.")
+        return CheckpointInvalid(
+            f"{self.output} holds no run to resume", f"Leave out {setting('resume')} to start one."
+        )
 
     def _refuse(self) -> None:
         raise UsageError(
@@ -139,7 +142,9 @@ class RunFolder:
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return
         if self.output.is_dir():
-            raise UsageError(f"{self.output} is not empty", "Use a new folder, or resume the run in it with `resume`.")
+            raise UsageError(
+                f"{self.output} is not empty", f"Use a new folder, or resume the run in it with {setting('resume')}."
+            )
         raise UsageError(f"{self.output} is a file", "Use a folder that does not exist yet.")
 
     def _check_same(self, path: Path, settings: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from es_sbert.errors import OutOfMemory, OutputError, TrainingDiverged, error_summary
+from es_sbert.messages import setting
 from es_sbert.training.training_examples import Examples
 
 # Batches between a loss and its check on a GPU. The host may run ahead of the GPU by this many.
@@ -25,11 +26,12 @@ CHECK_DELAY = 8
 # Lines of a batch named in a message.
 _MAX_LINES_SHOWN = 8
 
-# Resuming uses the same recipe and would diverge again.
-_DIVERGED_REMEDY = (
-    "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start a new run in another "
-    "folder: `resume` uses the same recipe and would diverge again."
-)
+
+def _diverged_remedy() -> str:
+    return (
+        "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start a new run in another "
+        f"folder: {setting('resume')} uses the same recipe and would diverge again."
+    )
 
 
 class LossCheck:
@@ -98,7 +100,7 @@ class LossCheck:
         named = ", ".join(map(str, lines[:_MAX_LINES_SHOWN])) + more
         raise TrainingDiverged(
             f"the loss of step {step} is {loss}, in the batch of {examples.path}, lines {named}",
-            f"If it is step 1, check these lines. {_DIVERGED_REMEDY}",
+            f"If it is step 1, check these lines. {_diverged_remedy()}",
         )
 
 
@@ -121,7 +123,7 @@ def check_model_finite(loss: Tensor, step: int) -> None:
         TrainingDiverged: the model returns NaN or infinite values; the message names the step.
     """
     if not torch.isfinite(loss):
-        raise TrainingDiverged(f"after step {step} the model returns NaN or infinite values", _DIVERGED_REMEDY)
+        raise TrainingDiverged(f"after step {step} the model returns NaN or infinite values", _diverged_remedy())
 
 
 @contextmanager
@@ -161,6 +163,6 @@ def translate_disk_errors(folder: Path) -> Iterator[None]:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise OutputError(
             f"{folder} cannot be written: {'the disk is full' if full else error_summary(error)}",
-            "Free space, or make the folder writable, and run the same command with `resume`: it continues from the "
-            "last complete checkpoint.",
+            f"Free space, or make the folder writable, and run the same command with {setting('resume')}: it continues "
+            "from the last complete checkpoint.",
         ) from error

@@ -16,7 +16,7 @@ from transformers import TrainingArguments
 
 from es_sbert.errors import CheckpointInvalid, DeviceError, SourceError
 from es_sbert.filesystem import staged_folder
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting
 from es_sbert.training.batch_sampler import MixedBatchSampler, PlannedDataset, batch_count, number_texts
 from es_sbert.training.bi_encoder_task import open_task
 from es_sbert.training.losses import objective_schema
@@ -61,7 +61,8 @@ def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
         )
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError(
-            "torch cannot use CUDA here", 'Install torch for your CUDA version, or leave `device="cuda"` out.'
+            "torch cannot use CUDA here",
+            f"Install torch for your CUDA version, or leave {setting('device', 'cuda')} out.",
         )
     return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
 

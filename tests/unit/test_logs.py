@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
+from es_sbert.engines.error_mapping import response_error
 from es_sbert.errors import UsageError
 from es_sbert.ingest.progress import LineMeter, ProgressSnapshot, choose_meter, log_progress
 from es_sbert.messages import log_event, log_message
@@ -36,9 +37,10 @@ def test_json_logging_writes_one_object_per_line(capfd: pytest.CaptureFixture[st
     assert is_json_logging()
     log_event("a", "per cent: %s\n\x1b", number=1, nested={"x": ["\udcff", None, 0.5]})
     logging.getLogger("other").warning("it %s", "fails", exc_info=ValueError("x"))
-    log_error(UsageError("wrong", "Mend it."))
+    log_error(UsageError("wrong", "Mend it.", setting="k", value=0))
+    log_error(response_error(404, {"error": {"type": "a", "reason": "b"}}, label="E", action="GET /x"))
     _, err = capfd.readouterr()
-    first, second, third = (orjson.loads(line) for line in err.splitlines())
+    first, second, third, fourth = (orjson.loads(line) for line in err.splitlines())
     assert first["time"].endswith("+00:00")
     del first["time"]
     record = {"level": "info", "event": "a", "message": "per cent: %s\n\x1b", "number": 1}
@@ -46,6 +48,9 @@ def test_json_logging_writes_one_object_per_line(capfd: pytest.CaptureFixture[st
     assert (second["event"], second["logger"], second["message"]) == ("log", "other", "it fails")
     assert second["traceback"] == "ValueError: x"
     assert (third["event"], third["level"], third["remedy"]) == ("failed", "error", "Mend it.")
+    assert (third["error"], third["code"], third["setting"], third["value"]) == ("UsageError", "usage_error", "k", 0)
+    assert (fourth["code"], fourth["status"], fourth["type"]) == ("request_failed", 404, "a")
+    assert "setting" not in fourth
     configure_logging()
     assert not is_json_logging()
 

@@ -1,9 +1,10 @@
-"""The library names settings as Python programs write them; the command line alone turns them into options."""
+"""The library names settings as Python programs write them, and while a command runs as its options."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import pickle
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -12,67 +13,128 @@ from pathlib import Path
 import click
 import pytest
 
-from es_sbert.cli.logs import configure_logging, log_error
-from es_sbert.cli.main import cli
-from es_sbert.cli.setting_names import as_options, known_settings, option_of, with_options
+from es_sbert.cli.main import cli, main
+from es_sbert.cli.option_spelling import OptionSpelling
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
 from es_sbert.io.file_formats import FileOptions
-from es_sbert.messages import setting_text
+from es_sbert.messages import setting, spell_settings
 
 _ROOT = Path(__file__).parents[2]
 
 
+def _commands(
+    command: click.Command = cli, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Path → each command that is not a group."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from _commands(found, (*path, name))
+
+
+_COMMANDS = dict(_commands())
+
+
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("command", "name", "value", "in_python", "as_option"),
     [
-        ('`device="cuda"` is given', "--device cuda is given"),
-        ("`output=FOLDER`", "--output FOLDER"),
-        ("`text_fields` or `watch_seconds`", "--text-field or --watch"),
-        ('`vectors=["title={FIELD}", "body"]`', "--vector 'title={FIELD}' --vector body"),
-        ('`overrides={"stages.0.batch": 32}`', "--set stages.0.batch=32"),
-        ("`prune=True`", "--prune"),
-        ("`prune=False`", "`prune=False`"),  # there is no --no-prune
-        ("the field `_source` and `max_seq_length`", "the field `_source` and `max_seq_length`"),
-        ("`es-sbert index show docs`: device, `GET INDEX`", "`es-sbert index show docs`: device, `GET INDEX`"),
+        ("encode", "device", "cuda", '`device="cuda"`', "--device cuda"),
+        ("encode", "kind", "query", '`kind="query"`', "--as query"),
+        ("encode", "output", ..., "`output`", "--output"),
+        ("search", "k", 3, "`k=3`", "--k 3"),
+        ("search", "filter", ..., "`filter`", "--filter"),  # its parameter is `filter_text`
+        ("search", "prune", True, "`prune=True`", "`prune=True`"),  # an option of ingest
+        ("ingest", "prune", True, "`prune=True`", "--prune"),
+        ("ingest", "prune", False, "`prune=False`", "`prune=False`"),  # there is no --no-prune
+        ("ingest", "vectors", ["title={F}", "b"], '`vectors=["title={F}", "b"]`', "--vector 'title={F}' --vector b"),
+        ("export", "variants", ["fp32", "int8"], '`variants=["fp32", "int8"]`', "--precision fp32,int8"),
+        ("export", "model", ..., "`model`", "MODEL"),
+        ("train", "overrides", {"stages.0.batch": 32}, '`overrides={"stages.0.batch": 32}`', "--set stages.0.batch=32"),
+        ("serve", "url", Path("a"), "`url=PosixPath('a')`", "--upstream a"),
     ],
 )
-def test_settings_become_options_and_nothing_else_does(text: str, shown: str) -> None:
-    assert as_options(text) == shown
+def test_a_setting_is_spelled_as_the_option_of_the_running_command(
+    command: str, name: str, value: object, in_python: str, as_option: str
+) -> None:
+    spelling = OptionSpelling(_COMMANDS[tuple(command.split())])
+    assert setting(name, value) == in_python.replace("PosixPath", type(Path()).__name__)
+    with spell_settings(pickle.loads(pickle.dumps(spelling))):  # as for workers of Ray
+        assert setting(name, value) == as_option
+    assert setting(name, value) != as_option or in_python == as_option
 
 
-@pytest.mark.parametrize("value", ["a b", "it's", 'say "x"', "a`b", "back\\slash", ""])
+@pytest.mark.parametrize("value", ["a b", "it's", 'say "x"', "a`b", "back\\slash", "", "a\n\x1b[31m\udcff"])
 def test_any_value_of_a_setting_is_shown_as_an_argument(value: str) -> None:
-    assert shlex.split(as_options(setting_text("device", value))) == ["--device", value]
-    assert as_options(setting_text("device", "a\n\x1b[31m\udcff")) == r"--device 'a\n\x1b[31m\udcff'"
+    with spell_settings(OptionSpelling(_COMMANDS["encode",])):
+        shown = setting("device", value)
+    assert shown.isprintable()
+    assert shlex.split(shown) == ["--device", value.replace("\n\x1b[31m\udcff", r"\n\x1b[31m\udcff")]
 
 
-def test_only_sentences_of_a_report_are_changed() -> None:
-    """A text of the user that holds the same words is data."""
-    report = {"`device`": ["`device`", 3, {"remedy": "Give `index`.", "text": "`index`"}], "notes": ["`prune`", None]}
-    assert with_options(report) == {
-        "`device`": ["`device`", 3, {"remedy": "Give --index.", "text": "`index`"}],
-        "notes": ["--prune", None],
-    }
+@pytest.mark.parametrize(
+    ("call", "in_python"),
+    [
+        (lambda: Encoder("all-MiniLM-L6-v2", device="gpu"), '`device="gpu"`'),
+        (lambda: FileOptions(delimiter="abc"), "`delimiter="),
+        (lambda: EngineSettings(username="me"), "Set `username`"),
+    ],
+)
+def test_python_programs_see_keyword_arguments(call: Callable[[], object], in_python: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        call()
+    assert in_python in str(raised.value)
+    assert "--" not in str(raised.value)
 
 
-def _options(command: click.Command) -> Iterator[str]:
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            yield from (*parameter.opts, *parameter.secondary_opts)
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found is not None
-            yield from _options(found)
+# Wrong uses of commands that need neither a server nor a model.
+_WRONG = (
+    "encode {texts} --device gpu",
+    "encode {texts} --model ./no-such-model",
+    "encode {texts} --delimiter abc --format csv",
+    "search words --index docs --ca-certs no.pem --url https://localhost:1",
+    "ingest {texts} --index docs --delimiter ;",
+    "ingest {texts} --index docs --username me",
+    "ingest {texts} --index docs --max-errors many",
+    "ingest {texts} --index docs --url http://localhost:1 --retry-seconds 0",
+    "ingest --index docs --retry {texts} --encoding utf-8",
+    "index create docs --url localhost",
+    "index show docs --username me",
+    "duplicates {texts} --text-field a --text-template {{a}}",
+    "evaluate ./no-such-model --task retrieval",
+    "export ./no-such-model -o {out}",
+    "train {recipe} --set stages -o {out}",
+    "model fetch bge-small-en-v1.5 --from {out}",
+    "model add {out} --name a/b",
+    "serve --tls-key {texts}",
+    "dashboards docs --kibana http://localhost:1",
+    "engine up es9 --heap lots",
+)
 
 
-def test_every_setting_has_an_option_of_a_command() -> None:
-    options = set(_options(cli))
-    missing = {setting: option_of(setting) for setting in known_settings() if option_of(setting) not in options}
-    assert not missing
+@pytest.mark.parametrize("arguments", _WRONG)
+def test_an_error_names_only_options_of_its_command(
+    arguments: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("texts", '{"text": "a"}\n'), ("recipe", "model: {base: all-MiniLM-L6-v2}\n")):
+        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    places = {name: tmp_path / f"{name}.jsonl" for name in ("texts", "recipe")} | {"out": tmp_path / "out"}
+    words = arguments.format_map(places).split()
+    path = next(path for path in _COMMANDS if list(path) == words[: len(path)])
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--log-format", "json"] if path[0] in ("ingest", "serve") else words)
+    shown = capfd.readouterr().err
+    assert ended.value.code == 2, shown
+    sentences = re.sub(r"`es-sbert [^`]*`|`pip [^`]*`", "", shown)
+    known = {option for parameter in _COMMANDS[path].params for option in parameter.opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", sentences)) <= known | {"--help"}
+    assert not {name for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", sentences) if f"--{name}" in known}
+    assert setting("device") == "`device`"  # the command has ended
 
 
 # Literals that are a part of a command, where that cannot be seen in the literal itself.
@@ -108,8 +170,8 @@ def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 @functools.cache
-def _library() -> dict[str, ast.AST]:
-    """Path → code of all modules but those of the command line and of the gateway.
+def _library(*, gateway: bool = False) -> dict[str, ast.AST]:
+    """Path → code of all modules but those of the command line and, unless asked for, of the gateway.
 
     The gateway is started by options, and names them to its operators.
     """
@@ -118,7 +180,7 @@ def _library() -> dict[str, ast.AST]:
     return {
         place.as_posix(): ast.parse(file.read_text(encoding="utf-8"))
         for place, file in places.items()
-        if place.parts[1] not in ("cli", "gateway")
+        if place.parts[1] != "cli" and (gateway or place.parts[1] != "gateway")
     }
 
 
@@ -142,34 +204,18 @@ def test_no_message_of_the_library_names_an_option() -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("call", "in_python", "on_command_line"),
-    [
-        (lambda: Encoder("all-MiniLM-L6-v2", device="gpu"), '`device="gpu"`', "--device gpu"),
-        (lambda: FileOptions(delimiter="abc"), "`delimiter=", "--delimiter "),
-        (lambda: EngineSettings(username="me"), "Set `username`", "Set --username"),
-    ],
-)
-def test_an_error_names_the_setting_in_python_and_the_option_on_the_command_line(
-    call: Callable[[], object], in_python: str, on_command_line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(UsageError) as raised:
-        call()
-    assert in_python in str(raised.value)
-    assert "--" not in str(raised.value)
-    configure_logging()
-    log_error(raised.value)
-    shown = capsys.readouterr().err
-    assert on_command_line in shown
-    assert in_python not in shown
-
-
-def test_every_setting_that_a_message_names_is_known() -> None:
-    options, unknown = set(_options(cli)), set()
-    for place, tree in _library().items():
-        for _, text in _literals(tree):
-            for name, value in re.findall(r"`([a-z][a-z0-9_]*)(=[^`]*)?`", text):
-                is_meant = value or f"--{name.replace('_', '-')}" in options
-                if is_meant and option_of(name) is None:
-                    unknown.add((place, name))
-    assert not unknown
+def test_messages_spell_settings_by_the_function_when_they_are_made() -> None:
+    """A literal `device` would be shown on the command line, too; a constant is made before the command is known."""
+    names = {parameter.name for command in _COMMANDS.values() for parameter in command.params}
+    literal, early = [], []
+    for place, tree in _library(gateway=True).items():
+        for line, text in _literals(tree):
+            if names & set(re.findall(r"`([a-z][a-z0-9_]*)(?:=[^`]*)?`", text)):
+                literal.append(f"{place}:{line}: {text}")
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+        inside = {inner for function in functions for inner in ast.walk(function)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "setting" and node not in inside:
+                early.append(f"{place}:{node.lineno}")
+    assert not literal, "\n".join(literal)
+    assert not early

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from es_sbert import errors
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import encode_json
-from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, UsageError
+from es_sbert.errors import (
+    EsSbertError,
+    ModelNotFound,
+    RecipeInvalid,
+    RequestFailed,
+    TlsFailed,
+    UsageError,
+    WrongArgument,
+)
 from es_sbert.exporters import export
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings, check_index_name
 from es_sbert.gateway.upstream import Upstream
@@ -26,11 +36,20 @@ def test_only_usage_errors_are_value_errors() -> None:
     assert not issubclass(ModelNotFound, ValueError)
 
 
-def test_a_usage_error_survives_copying_and_pickling_with_its_notes() -> None:
-    error = UsageError("wrong", "Do it right.")
-    error.add_note("twice")
-    for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert (type(other), other.with_notes(), other.remedy) == (UsageError, "wrong (twice)", "Do it right.")
+def test_a_usage_error_survives_copying_and_pickling_with_its_notes_and_data() -> None:
+    letters = (letter for letter in "ab")
+    for value, kept in ((["a", 3], ["a", 3]), (math.cos, math.cos), (letters, repr(letters))):
+        error = WrongArgument("wrong", "Do it right.", setting="k", value=value)
+        error.add_note("twice")
+        for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+            assert (type(other), other.with_notes(), other.remedy) == (WrongArgument, "wrong (twice)", "Do it right.")
+            assert (other.code, other.setting, other.value) == ("wrong_argument", "k", kept)
+
+
+def test_each_error_has_a_code_of_its_own() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EsSbertError)]
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert (TlsFailed.code, RequestFailed("m", "r", 404).code) == ("tls_failed", "request_failed")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, make_f
 from es_sbert.errors import LocalEngineError, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.io.package_downloads import Artifact, find_maven
+from es_sbert.messages import setting
 
 ProgressCallback = Callable[[str], None]
 DEFAULT_HEAP = "1g"
@@ -218,7 +219,8 @@ def _check_port(port: int) -> None:
         except OSError as error:
             raise LocalEngineError(
                 f"port {port} cannot be used: {error.strerror}",
-                f'If an engine runs there, use it with `url="http://localhost:{port}"`, or choose another `port`.',
+                f"If an engine runs there, use it with {setting('url', f'http://localhost:{port}')}, or choose another "
+                f"{setting('port')}.",
             ) from error
 
 
@@ -262,13 +264,15 @@ def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressC
         if not engine.is_alive:
             raise LocalEngineError(
                 f"{engine.name} {engine.version} exited during startup{_log_tail(engine.log)}",
-                f'See the log for the cause. Often, memory is too small: set a smaller heap (`heap="512m"`). {afresh}',
+                "See the log for the cause. Often, memory is too small: set a smaller heap "
+                f"({setting('heap', '512m')}). {afresh}",
             )
         if now - begin > timeout:
             raise LocalEngineError(
                 f"{engine.name} {engine.version} does not answer on port {engine.port} after {timeout:g} s"
                 + _log_tail(engine.log),
-                f"Allow a slow machine more time (`timeout=600`), or look for the reason in the log. {afresh}",
+                f"Allow a slow machine more time ({setting('timeout', 600)}), or look for the reason in the log. "
+                f"{afresh}",
             )
         if now - reported >= _REPORT_SECONDS:
             reported = now

@@ -19,7 +19,7 @@ from es_sbert.errors import SourceError
 from es_sbert.index.text_template import MISSING, closest_name, find_field
 from es_sbert.ingest.sources.column_types import ColumnType
 from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, WrongFormat, json_type_name
-from es_sbert.messages import shorten
+from es_sbert.messages import setting, shorten
 
 
 # Named tuples: one of each is made per record, and a frozen dataclass takes three times as long to make.
@@ -255,9 +255,9 @@ class RequiredColumns:
             raise SourceError(f"{name} has two columns called {twice[0]}", "Give each a different name.")
         objects = tuple(f"{column}." for column in columns) if nested else ()
         for fields, option in (
-            (self.text_fields, "`text_fields`"),
-            ([self.id_field], "`id_field`"),
-            ([self.routing_field], "`routing_field`"),
+            (self.text_fields, setting("text_fields")),
+            ([self.id_field], setting("id_field")),
+            ([self.routing_field], setting("routing_field")),
         ):
             wanted = [field for field in fields if field is not None]
             if wanted and not any(field in columns or field.startswith(objects) for field in wanted):

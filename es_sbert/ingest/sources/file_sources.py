@@ -35,13 +35,13 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.table_rows import PARQUET_ROWS, column_to_json, row_record
 from es_sbert.io.file_formats import (
-    FORMAT_HINT,
     MAGIC_BYTES,
     Compression,
     FileFormat,
     FileOptions,
     decompress,
     detect_compression,
+    format_hint,
     guess_format,
     open_parquet,
     parquet_batches,
@@ -68,7 +68,7 @@ from es_sbert.io.text_formats import (
     split_lines,
     tsv_rows,
 )
-from es_sbert.messages import be, escape_unprintable, pluralize
+from es_sbert.messages import be, escape_unprintable, pluralize, setting
 
 STDIN = "-"
 _CHUNK = 1 << 16
@@ -205,7 +205,9 @@ class FileSource(DocumentSource):
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         if not self.input.is_rereadable:
             reason = f"{self.name} can be read only once and only by this process, so a cluster cannot load it"
-            raise UsageError(reason, "Write it to a file that all machines can read, or load it without `ray`.")
+            raise UsageError(
+                reason, f"Write it to a file that all machines can read, or load it without {setting('ray')}."
+            )
         return super().partitions(partition_bytes)
 
 
@@ -240,7 +242,7 @@ class TextSource(FileSource):
                 remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
                 raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
             elif begin.startswith((b"<!doctype html", b"<html")) and self.format is FileFormat.LINES:
-                remedy = "Put each page into a JSON object, and set `strip_html`: docs/sources.md#html."
+                remedy = f"Put each page into a JSON object, and set {setting('strip_html')}: docs/sources.md#html."
                 raise SourceError(f"{self.name} is a page of HTML, of which each line would be a document", remedy)
             is_refused = False
             for _ in text:  # to the end, to find bytes that are not of the encoding before the load
@@ -248,7 +250,7 @@ class TextSource(FileSource):
             # Almost any bytes are text in windows-1252, so UTF-8 would be loaded with wrong letters.
             given = self.encoding not in (None, UTF8)
             if given and is_utf8(decompress(self.input.chunks(preview_context()))):
-                remedy = "Leave out `encoding`, and load files of different encodings by separate commands."
+                remedy = f"Leave out {setting('encoding')}, and load files of different encodings by separate commands."
                 raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
         except WrongFormat:
             raise
@@ -400,11 +402,12 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     sources = [source for argument in arguments for source in _sources_for_argument(argument, file_options)]
     texts = {source.format for source in sources if isinstance(source, TextSource)}
     if file_options.encoding is not None and not texts:
-        raise UsageError("`encoding` applies only to text files", "Leave it out.")
+        raise UsageError(f"{setting('encoding')} applies only to text files", "Leave it out.")
     if file_options.delimiter is not None and FileFormat.CSV not in texts:
         raise UsageError(
-            "`delimiter` applies only to CSV files",
-            'Leave it out, or add such a file. With a delimiter, .tsv and .txt files need `format="csv"` too.',
+            f"{setting('delimiter')} applies only to CSV files",
+            f"Leave it out, or add such a file. With a delimiter, .tsv and .txt files need {setting('format', 'csv')} "
+            "too.",
         )
     return sources
 
@@ -412,7 +415,7 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
 def _sources_for_argument(argument: str, options: FileOptions) -> list[DocumentSource]:
     if argument == STDIN:
         if options.format is None:
-            raise UsageError("the format of standard input is not known", FORMAT_HINT)
+            raise UsageError("the format of standard input is not known", format_hint())
         return [_file_source(FileInput(), STDIN, options)]
     if (address := _ADDRESS.match(argument)) and not os.path.lexists(argument):
         # The rest of the address may hold a password.
@@ -424,7 +427,7 @@ def _file_source(file: FileInput, name: str, options: FileOptions) -> DocumentSo
     """Create the source for a file of the given format, or of the format that its name indicates."""
     form = options.format or guess_format(name)
     if form is None:
-        raise SourceError(f"the name of {file.name} does not indicate its format", FORMAT_HINT)
+        raise SourceError(f"the name of {file.name} does not indicate its format", format_hint())
     if form is FileFormat.PARQUET:
         return ParquetSource(file)
     return TextSource(file, form, options.delimiter if form is FileFormat.CSV else None, options.encoding)

@@ -272,7 +272,7 @@ def test_all_holds_together_end_after_the_time_allowed(place9: Place, encoders: 
     slow = SlowHold(place9.engine, place9, holds=99)
     with pytest.raises(EngineError, match="writes would have been refused for more than 6 s") as caught:
         migrate_as(place9, slow, encoders[1], max_write_block=6.0)
-    assert "`max_write_block=SECONDS`" in caught.value.remedy
+    assert '`max_write_block="SECONDS"`' in caught.value.remedy
     assert 2 <= slow.begun <= MAX_HOLDS
     assert slow.seconds < 6.0
     assert_takes_writes_and_finishes(place9, encoders[1])

@@ -88,7 +88,7 @@ def _interrupt(*arguments: object) -> None:
 def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there are no texts") as caught:
         distill(str(model), tmp_path / "out", layers=1)
-    assert "`texts=FILE`" in caught.value.remedy
+    assert '`texts="FILE"`' in caught.value.remedy
     with pytest.raises(UsageError, match="has 2 layers, so 2 cannot be kept"):
         distill(str(model), tmp_path / "out", TEXTS, layers=2)
     with pytest.raises(SourceError, match="99 different texts, too few"):
