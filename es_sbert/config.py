@@ -144,7 +144,8 @@ class FrozenSettings(UsageErrorModel):
 
 
 class EngineSettings(UsageErrorModel, BaseSettings):
-    """Address and credentials of the search engine. All nodes get the same credentials and TLS settings.
+    """Address and credentials of the search engine. All nodes get the same credentials and TLS settings. Times are in
+    seconds.
 
     Attributes:
         url: Address of the engine; several nodes of one cluster are separated by commas.

@@ -1,0 +1,82 @@
+"""Options of the command line are those that the library declares, with its types, defaults and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import click
+import pytest
+
+from es_sbert.arguments import declared_settings
+from es_sbert.cli.main import cli
+from es_sbert.cli.options import SettingOption
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.local import start_engine
+from es_sbert.errors import UsageError
+from es_sbert.gateway.settings import SemanticSettings
+from es_sbert.ingest.ingest_settings import IngestSettings
+from es_sbert.settings import AdaptSettings, Student
+from tests.docs import all_commands
+
+# Options of the command line alone: of any command, and of one.
+_ALONE = {
+    "": "html id-field index json log-format output queries quiet write-field yes",
+    "adapt": "keep resume train-queries", "cluster": "k", "dashboards": "kibana replace-view search-log tenant",
+    "distill": "name resume static texts", "duplicates": "min-cosine num-candidates", "encode": "as text-field",
+    "engine": "all port purge", "evaluate": "compare data file judgements limit task",
+    "export": "force ignore-setting precision", "index adopt": "dry-run min-cosine sample text-template",
+    "index advise": "dimensions min-recall sample", "index calibrate": "keep max-unrelated sample save",
+    "index migrate": "cancel dead-letters max-write-block name replace-index text-template",
+    "ingest": "ray ray-workers", "model": "from name", "pairs": "k min-cosine",
+    "search": "fields full hybrid k like rerank show-body",
+    "serve": "also-model embeddings-key-file metrics-key-file search-log",
+    "train": "check data list resume seed set",
+}  # fmt: skip
+# Options with a default of their own: --max-body counts MiB.
+_OWN_DEFAULTS = {("index adopt", "precision"), ("index create", "model"), ("serve", "body_bytes")}
+
+
+def _options() -> Iterator[tuple[str, click.Command, click.Option]]:
+    for name in all_commands():
+        command: click.Command = cli
+        for word in name.split():
+            assert isinstance(command, click.Group)
+            found = command.get_command(click.Context(command), word)
+            assert found is not None
+            command = found
+        yield from ((name, command, each) for each in command.params if isinstance(each, click.Option))
+
+
+def test_options_are_declared_with_their_defaults_or_belong_to_the_command_line() -> None:
+    for name, command, option in _options():
+        flag = max(option.opts, key=len).lstrip("-")
+        if not isinstance(option, SettingOption):
+            alone = " ".join(_ALONE.get(each, "") for each in ("", name, name.partition(" ")[0]))
+            assert flag in alone.split(), f"{name} --{flag}"
+            continue
+        assert option.help, f"{name} --{flag}"
+        context, declared = click.Context(command), declared_settings(option.owner)[str(option.name)]
+        if not declared.is_required() and (name, option.name) not in _OWN_DEFAULTS:
+            assert option.type_cast_value(context, option.get_default(context)) == declared.default, f"{name} --{flag}"
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        ("encode --threads 0", lambda: Encoder(threads=0)),
+        ("search --index a --timeout 0 b", lambda: EngineSettings(timeout=0)),
+        ("ingest --index a --retry-seconds -1", lambda: IngestSettings(index="a", retry_seconds=-1)),
+        ("adapt a -o b --batch 1", lambda: AdaptSettings(index="a", name="b", batch=1)),
+        ("distill a -o b --epochs 0", lambda: Student(epochs=0)),
+        ("serve --semantic-weight 0", lambda: SemanticSettings(semantic_weight=0)),
+        ("serve -k 10001", lambda: SemanticSettings(k=10_001)),
+        ("engine up --port 0", lambda: start_engine("es9", port=0)),
+    ],
+)
+def test_command_and_library_refuse_a_number_with_the_same_remedy(words: str, call: Callable[[], object]) -> None:
+    with pytest.raises(UsageError) as of_library:
+        call()
+    with pytest.raises(UsageError) as of_command:
+        cli.main(words.split(), standalone_mode=False)
+    assert of_command.value.remedy == of_library.value.remedy
