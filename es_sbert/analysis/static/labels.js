@@ -3,6 +3,7 @@
 const [LABEL_LENGTH, NARROW_LABEL] = [30, 20]; // characters
 const LABEL_LINE = 18; // height of a label in pixels
 const CELL = 3; // pixels
+const EDGE = 6; // pixels between a label and the side of the map
 const SAMPLED = 60; // texts of a group
 const AROUND = 12; // pixels around a label in which a reader looks for its points
 const FARTHEST = 60; // pixels between a label and the middle of its group
@@ -30,7 +31,7 @@ function labelsOf(group, width) {
  * Places for labels that neither overlap nor stand next to the points of other groups.
  *
  * `wanted` has groups with their `members` and `names`, words with their width, the longest first; `at` gives the position of
- * a text. If the map `isWhole`, groups that lie apart come first, and a label that would be taken for another group's is left
+ * a text. If the map `isWhole`, clusters that lie apart come first, and a label that would be taken for another group's is left
  * out. Else the groups come in their order, no label hides a text, and `to` is a line from a label that is not next to its points.
  */
 function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
@@ -46,7 +47,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
       const places = [];
       for (let down = -FARTHEST; down <= FARTHEST; down += LABEL_LINE / 3) {
         for (const part of [0, -0.5, 0.5, -1, 1]) {
-          const [middle, line] = [Math.max(wide / 2, Math.min(width - wide / 2, atX + part * (wide / 2 + AROUND))), atY + down];
+          const [middle, line] = [Math.max(wide / 2 + EDGE, Math.min(width - wide / 2 - EDGE, atX + part * (wide / 2 + AROUND))), atY + down];
           const box = { left: middle - wide / 2, right: middle + wide / 2, top: line - LABEL_LINE / 2, bottom: line + LABEL_LINE / 2 };
           if (box.top < 0 || box.bottom > height) continue;
           const [around, covered] = [grown(box, AROUND), grown(box, radius)];
@@ -54,7 +55,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
           const share = Math.min(1, near / Math.max(1, countIn(around)));
           const foreign = Math.max(0, hidden - each * countOwn(cells, covered));
           const lost = isWhole && isClusters ? 0.1 * hidden + 0.4 * foreign : 20 * hidden;
-          places.push({ ...box, group, own, words, middle, line, hidden, share, cost: 4 * (1 - share) - members.length / largest + Math.min(lost, 40) + Math.hypot(middle - atX, down) / 25 });
+          places.push({ ...box, group, own, words, middle, line, hidden, share, cost: 4 * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) });
         }
       }
       return places.sort((one, two) => one.cost - two.cost);
@@ -62,7 +63,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   };
   const isGood = ({ share, hidden }) => (isWhole ? share >= OWN_SHARE && (isClusters || hidden === 0) : hidden === 0 || wanted.length === 1);
   const all = wanted.map(candidates).filter((places) => places.length > 0 && places.every(([first]) => first !== undefined));
-  if (isWhole) all.sort(([[one]], [[two]]) => one.cost - two.cost);
+  if (isWhole && isClusters) all.sort(([[one]], [[two]]) => one.cost - two.cost);
   const placed = [];
   for (const byName of all) {
     const best = byName.map((places) => places.find((place) => !placed.some((other) => overlaps(place, other)))).find((place) => place !== undefined && isGood(place));
