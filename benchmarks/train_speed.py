@@ -125,7 +125,7 @@ def _theirs(data: Path, model: str, device: str, precision: str, batch: int, ste
 
 def _ours(data: Path, model: str, device: str, precision: str, batch: int, steps: int) -> dict[str, float]:
     """Train by the recipe `stsb-regression`, cut after so many steps, without exporting anything."""
-    from es_sbert.training import train, training_stage
+    from es_sbert.training import train_model, training_stage
     from es_sbert.training.recipe import load_recipe
     from es_sbert.training.trainer import TaskTrainer
 
@@ -146,7 +146,7 @@ def _ours(data: Path, model: str, device: str, precision: str, batch: int, steps
         "export.precisions": "[]",
     }
     with tempfile.TemporaryDirectory() as folder:
-        train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
+        train_model(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
     return clock.rate(batch)
 
 

@@ -9,9 +9,9 @@
         for hit in index.search("feline", k=5):
             print(hit.id, hit.cosine)
 
-Names are imported when they are first used, so `import es_sbert` is fast. `es_sbert.training.train`,
-`es_sbert.evaluation.evaluate` and `es_sbert.exporters.export` train, evaluate and export models. Errors are in
-`es_sbert.errors`.
+Functions do what the commands do: `load_files`, `migrate_index`, `adopt_vectors`, `calibrate_index`, `train_model`,
+`distill_model`, `adapt_model`, `evaluate_model` and `export_model`. Errors are in `es_sbert.errors`. Names are imported
+when they are first used, so `import es_sbert` is fast.
 """
 
 import os as _os
@@ -19,12 +19,23 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
     from es_sbert.config import EngineSettings
+    from es_sbert.diagnostics.index_calibration import Calibration, calibrate_index
     from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
     from es_sbert.encoder.reranker import PairScores, RankedText, Reranker
     from es_sbert.engines.engine import Engine
+    from es_sbert.evaluation import evaluate_model
+    from es_sbert.evaluation.index_retrieval import evaluate_index
+    from es_sbert.exporters import export_model
+    from es_sbert.index.adopt import AdoptionReport, adopt_vectors
     from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
     from es_sbert.index.vector_field import FieldOutcome, VectorField
+    from es_sbert.ingest.check_first_records import DryRun
+    from es_sbert.ingest.load_files import load_files, preview_files
     from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport, SkippedCounts
+    from es_sbert.ingest.load_threads import LoadControl
+    from es_sbert.ingest.progress import ProgressSnapshot
+    from es_sbert.migration.alias_swap import cancel_migration
+    from es_sbert.migration.migrate import MigrationResult, migrate_index
     from es_sbert.search.async_semantic_index import AsyncSemanticIndex
     from es_sbert.search.search_result import (
         Hit,
@@ -40,6 +51,7 @@ if _TYPE_CHECKING:
     from es_sbert.search.semantic_index import CreateOptions, SemanticIndex
     from es_sbert.search.vector_query import SearchMethod
     from es_sbert.settings import AddOptions, HybridOptions, SearchOptions
+    from es_sbert.training import adapt_model, distill_model, train_model
 
 # Usage reporting of dependencies is off unless the environment says otherwise. onnxruntime reads its variable during
 # its import, writes a device id and a database below ~/.cache, and resolves its collector's name; its
@@ -64,12 +76,23 @@ from es_sbert.version import __version__ as __version__  # noqa: E402
 
 _NAMES = {
     "es_sbert.config": ("EngineSettings",),
+    "es_sbert.diagnostics.index_calibration": ("Calibration", "calibrate_index"),
     "es_sbert.encoder.encoder": ("EncodeResult", "Encoder", "EncoderInfo"),
     "es_sbert.encoder.reranker": ("PairScores", "RankedText", "Reranker"),
     "es_sbert.engines.engine": ("Engine",),
+    "es_sbert.evaluation": ("evaluate_model",),
+    "es_sbert.evaluation.index_retrieval": ("evaluate_index",),
+    "es_sbert.exporters": ("export_model",),
+    "es_sbert.index.adopt": ("AdoptionReport", "adopt_vectors"),
     "es_sbert.index.mapping": ("ChunkRules", "VectorFieldMeta"),
     "es_sbert.index.vector_field": ("FieldOutcome", "VectorField"),
+    "es_sbert.ingest.check_first_records": ("DryRun",),
+    "es_sbert.ingest.load_files": ("load_files", "preview_files"),
     "es_sbert.ingest.load_report": ("ConcurrentChanges", "LoadReport", "SkippedCounts"),
+    "es_sbert.ingest.load_threads": ("LoadControl",),
+    "es_sbert.ingest.progress": ("ProgressSnapshot",),
+    "es_sbert.migration.alias_swap": ("cancel_migration",),
+    "es_sbert.migration.migrate": ("MigrationResult", "migrate_index"),
     "es_sbert.search.async_semantic_index": ("AsyncSemanticIndex",),
     "es_sbert.search.search_result": (
         "Hit", "HybridHit", "HybridResult", "PartialResult", "Passage", "RankedHits", "Reranking", "SearchResult",
@@ -78,14 +101,17 @@ _NAMES = {
     "es_sbert.search.semantic_index": ("CreateOptions", "SemanticIndex"),
     "es_sbert.search.vector_query": ("SearchMethod",),
     "es_sbert.settings": ("AddOptions", "HybridOptions", "SearchOptions"),
+    "es_sbert.training": ("adapt_model", "distill_model", "train_model"),
 }  # fmt: skip
 # As a list for type checkers. A test compares it with `_NAMES`.
 __all__ = [
-    "AddOptions", "AsyncSemanticIndex", "ChunkRules", "ConcurrentChanges", "CreateOptions", "EncodeResult", "Encoder",
-    "EncoderInfo", "Engine", "EngineSettings", "FieldOutcome", "Hit", "HybridHit", "HybridOptions", "HybridResult",
-    "LoadReport", "OpenOptions", "PairScores", "PartialResult", "Passage", "RankedHits", "RankedText", "Reranker",
-    "Reranking", "SearchMethod", "SearchOptions", "SearchResult", "SemanticIndex", "SkippedCounts", "VectorField",
-    "VectorFieldMeta",
+    "AddOptions", "AdoptionReport", "AsyncSemanticIndex", "Calibration", "ChunkRules", "ConcurrentChanges",
+    "CreateOptions", "DryRun", "EncodeResult", "Encoder", "EncoderInfo", "Engine", "EngineSettings", "FieldOutcome",
+    "Hit", "HybridHit", "HybridOptions", "HybridResult", "LoadControl", "LoadReport", "MigrationResult", "OpenOptions",
+    "PairScores", "PartialResult", "Passage", "ProgressSnapshot", "RankedHits", "RankedText", "Reranker", "Reranking",
+    "SearchMethod", "SearchOptions", "SearchResult", "SemanticIndex", "SkippedCounts", "VectorField", "VectorFieldMeta",
+    "adapt_model", "adopt_vectors", "calibrate_index", "cancel_migration", "distill_model", "evaluate_index",
+    "evaluate_model", "export_model", "load_files", "migrate_index", "preview_files", "train_model",
 ]  # fmt: skip
 
 __getattr__, __dir__ = _lazy_names(__name__, _NAMES)

@@ -118,6 +118,13 @@ def wrong_argument(name: str, value: object, allowed: str, *, is_type: bool = Tr
     return error(message, f"Pass {allowed}.", setting=name.partition("[")[0], value=value)
 
 
+def settings_error(error: ValidationError) -> UsageError:
+    """Return the error for the first setting that pydantic refused."""
+    [problem, *_] = error.errors()
+    allowed = problem["msg"].removeprefix("Input should be ")
+    return wrong_argument(str(problem["loc"][0]), problem["input"], allowed, is_type=False)
+
+
 def iterate_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
     """Return an iterator over texts, which it does not check.
 
@@ -195,17 +202,28 @@ def declared_settings(owner: type | Callable[..., Any]) -> dict[str, FieldInfo]:
     return fields
 
 
+def with_defaults(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a class, with their defaults where they are not given."""
+    return {name: given.get(name, field.default) for name, field in declared_settings(owner).items()}
+
+
 def spell_out(options: Any) -> Callable[[F], F]:
-    """Give a function a signature with the entries of a TypedDict instead of its last parameter, `**options`."""
+    """Give a function a signature with the entries of a TypedDict instead of its last parameter, `**options`.
+
+    Args:
+        options: The TypedDict, or a settings class; an entry that is a parameter already is left out.
+    """
 
     def decorate(function: F) -> F:
         signature, shown = inspect.signature(function), get_type_hints(options)
         *parameters, _ = signature.parameters.values()
+        added = {name: field for name, field in declared_settings(options).items() if name not in signature.parameters}
         spelled = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=shown[name])
-            for name, field in declared_settings(options).items()
+            for name, field in added.items()
         ]
-        function.__annotations__ |= get_type_hints(options, include_extras=True)  # with bounds, for `check_arguments`
+        with_bounds = get_type_hints(options, include_extras=True)  # for `check_arguments`
+        function.__annotations__ |= {name: with_bounds[name] for name in added}
         vars(function)["__signature__"] = signature.replace(parameters=[*parameters, *spelled])
         return function
 

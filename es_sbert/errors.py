@@ -26,6 +26,7 @@
     ├── VectorIndexError
     │   ├── IndexMissing
     │   ├── IndexMismatch          other dimensions, another model, or no vector field
+    │   │   └── CosinesOverlap     a minimum cosine would not separate relevant documents from others
     │   └── DocumentsAltered       the engine stores documents that differ from what was sent
     ├── TrainingError
     │   ├── RecipeInvalid          unknown or contradictory settings in a recipe
@@ -236,6 +237,16 @@ class IndexMissing(VectorIndexError, _EngineResponse):
 
 class IndexMismatch(VectorIndexError):
     """The index has other dimensions, another model's vectors, or no vector field."""
+
+
+class CosinesOverlap(IndexMismatch):
+    """No minimum cosine separates relevant documents of an index from others.
+
+    Attributes:
+        calibration: The figures, a `Calibration`.
+    """
+
+    calibration: Any = None
 
 
 class DocumentsAltered(VectorIndexError):

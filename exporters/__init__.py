@@ -1,6 +1,6 @@
 """ONNX export: graphs built from weights or traced with torch, int8 and fp16 variants, and the parity check.
 
-`export` is the entry point. export_bundle.py writes bundles, sentence_graph.py builds graphs,
+`export_model` is the entry point. export_bundle.py writes bundles, sentence_graph.py builds graphs,
 tracing.py traces them, quantization.py and fp16.py convert them, and parity.py compares them with the original model.
 """
 
@@ -10,24 +10,34 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from es_sbert.arguments import check_arguments
+from es_sbert.settings import no_report
+
 if TYPE_CHECKING:
     from es_sbert.bundle.bundle import EncoderManifest, RerankerManifest
 
 
-def export(
+@check_arguments
+def export_model(
     model: str | Path,
     output: str | Path,
     variants: Sequence[str] | None = None,
     *,
     force: bool = False,
     ignore_settings: Sequence[str] = (),
-    report: Callable[[str], None] = lambda message: None,
+    register: bool = False,
+    report: Callable[[str], None] = no_report,
 ) -> EncoderManifest | RerankerManifest:
-    """Export a sentence encoder or a cross-encoder to a folder with checked ONNX variants.
+    """Export a sentence encoder or a cross-encoder to a folder with checked ONNX variants, as `es-sbert export` does.
 
     Every variant is compared with the original model. The folder is written only if all pass, and opens in
-    sentence-transformers too. `Encoder(output)` or `Reranker(output)` runs it. Unlike `es-sbert export`, this function
-    does not register the model.
+    sentence-transformers too. `Encoder(output)` or `Reranker(output)` runs it.
+
+    Usage:
+        ```python
+        manifest = export_model("all-MiniLM-L6-v2", "minilm", ["fp32", "int8"], report=print)
+        print(manifest.fingerprint)
+        ```
 
     Args:
         model: Model folder, hub id, installed or registered name. A `Path` is always a folder.
@@ -37,7 +47,8 @@ def export(
         force: Also write variants that fail the parity check, marked as forced.
         ignore_settings: Unknown settings in the model's files to accept; the bundle keeps them. For sentence encoders
             only.
-        report: Called with progress messages.
+        register: Register the model under the folder's name, so that searches find it (`es-sbert model list`).
+        report: Called with progress messages and warnings.
 
     Returns:
         The manifest: the model's fingerprint, and each variant with its parity report.
@@ -48,15 +59,17 @@ def export(
         ParityFailed: a variant fails the parity check; nothing was written.
     """
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
+    from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.bundle.trained_prompts import prompt_warning
     from es_sbert.bundle.variants import Variant
     from es_sbert.errors import UsageError
     from es_sbert.exporters.export_bundle import export_bundle, export_reranker
     from es_sbert.messages import setting
     from es_sbert.runtime.variant_candidates import default_exports
 
-    if isinstance(variants, str) or any(name not in set(Variant) for name in variants or ()):
+    if any(name not in set(Variant) for name in variants or ()):
         raise UsageError(f"{variants!r} is not a list of variants", f"Choose from {', '.join(Variant)}.")
     chosen = None if variants is None else [Variant(name) for name in variants]
     folder = model if isinstance(model, Path) else resolve_model(model)
@@ -65,10 +78,19 @@ def export(
         if ignore_settings:
             raise UsageError("no setting of a cross-encoder can be ignored", f"Leave {setting('ignore_settings')} out.")
         wanted = default_exports() if chosen is None else chosen
-        return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
+        cross_encoder = read_cross_encoder(folder, str(model))
+        exported = export_reranker(cross_encoder, output, wanted, force=force, on_progress=report)
+        if register:
+            try_register_model(output, exported.fingerprint)
+        return exported
     sentence_model = read_sentence_model(folder, str(model), ignored=ignore_settings)
     wanted = default_exports(sentence_model.architecture) if chosen is None else chosen
-    return export_bundle(sentence_model, output, wanted, force=force, reference="auto", on_progress=report)
+    manifest = export_bundle(sentence_model, output, wanted, force=force, reference="auto", on_progress=report)
+    if register:
+        try_register_model(output, manifest.fingerprint)
+    if (warning := prompt_warning(read_sentence_model(output, manifest.name))) is not None:
+        report(f"Warning: {warning}")
+    return manifest
 
 
-__all__ = ["export"]
+__all__ = ["export_model"]

@@ -52,7 +52,7 @@ def evaluate_baseline(
     """Evaluate SPEC: glove:FILE, tfidf, average:MODEL, cls:MODEL, or a model of es-sbert."""
     from benchmarks.baselines import probing
     from benchmarks.baselines.open_baseline import open_baseline, open_network
-    from es_sbert.evaluation import evaluate
+    from es_sbert.evaluation import evaluate_model
     from es_sbert.evaluation.evaluated_models import close_model, open_model
     from es_sbert.evaluation.evaluation_report import text_table
 
@@ -62,7 +62,7 @@ def evaluate_baseline(
     elif model is None:
         model = open_model(spec, device=device, precision=precision, report=log_message)
     if task not in probing.TASKS:
-        result = evaluate(model, task, data, files=files, limit=limit, report=log_message)
+        result = evaluate_model(model, task, data, files=files, limit=limit, report=log_message)
     elif data is None:
         raise click.UsageError(f"The task {task} needs --data, the folder of all tasks.")
     else:

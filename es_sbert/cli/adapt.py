@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
-from es_sbert.cli.analysis import engine_retrier
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.messages import pluralize
 from es_sbert.settings import AdaptSettings
@@ -88,47 +86,27 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
       es-sbert adapt docs -o docs-tuned --resume
       es-sbert adapt docs -o docs-tuned && es-sbert index migrate docs --model docs-tuned
     """
-    from es_sbert.training import require_training
+    from es_sbert import training
 
-    require_training()
-    from es_sbert.bundle.local_registry import try_register_model
-    from es_sbert.evaluation.judgement_files import read_labeled_queries
-    from es_sbert.training.adapt import adapt
-    from es_sbert.training.adapt_plan import AdaptInputs
-
-    options["name"] = options["name"] or default_name(index)
-    settings = AdaptSettings(index=index, **shared.select_options(options, AdaptSettings.model_fields))
-    evaluated, trained = options["queries"], options["train_queries"]
-    inputs = AdaptInputs(
-        None if evaluated is None else read_labeled_queries(evaluated),
-        () if trained is None else read_labeled_queries(trained),
+    training.require_training()
+    chosen: Any = shared.select_options(options, AdaptSettings.model_fields)
+    chosen |= shared.select_options(options, ("queries", "device", "threads", "retry_seconds"))
+    result = training.adapt_model(
+        index,
+        output,
+        shared.engine_settings(options),
+        train_queries=options["train_queries"] or (),
+        resume=resume,
+        keep=keep,
+        register=True,
+        report=print_message,
+        **chosen,
     )
-    with shared.open_engine(options) as engine:
-        device_options = shared.select_options(options, ("device", "threads"))
-        result = adapt(
-            engine,
-            settings,
-            output,
-            inputs=inputs,
-            resume=resume,
-            keep=keep,
-            report=print_message,
-            retrying=engine_retrier(options),
-            **device_options,
-        )
-    is_better = result.comparison.verdict == "better"
-    if is_better and result.model is not None:
-        try_register_model(result.model, result.fingerprint, name=settings.name)
     if as_json:
         click.echo(json.dumps(_result_json(result), indent=2))
     else:
-        click.echo("\n".join(result_lines(result, settings)))
-    return 0 if is_better else EXIT_NOT_BETTER
-
-
-def default_name(index: str) -> str:
-    """Return the default name of a model tuned on an index, without characters that model names cannot have."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', index).strip('._-') or 'index'}-tuned"
+        click.echo("\n".join(result_lines(result)))
+    return 0 if result.comparison.verdict == "better" else EXIT_NOT_BETTER
 
 
 def _result_json(result: AdaptResult) -> dict[str, Any]:
@@ -157,11 +135,11 @@ def _result_json(result: AdaptResult) -> dict[str, Any]:
     }
 
 
-def result_lines(result: AdaptResult, settings: AdaptSettings) -> list[str]:
+def result_lines(result: AdaptResult) -> list[str]:
     """Format the result: the comparison as a table, its meaning, and the next step."""
     from es_sbert.evaluation.significance import few_queries_warning, shown_difference
 
-    comparison = result.comparison
+    comparison, settings = result.comparison, result.settings
     rows = [("", result.plan.model_name, settings.name, "difference", "95 % interval")]
     for name, metric in (("nDCG@10", comparison.ndcg), ("recall@10", comparison.recall)):
         interval = f"{metric.low:+.2f} to {metric.high:+.2f}"

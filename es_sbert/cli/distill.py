@@ -81,7 +81,6 @@ def distill(model: str, static: bool, output: Path, texts: tuple[str, ...], as_j
       es-sbert distill bge-small-en-v1.5 --base all-MiniLM-L6-v2 --texts docs.jsonl -o minilm-bge
     """
     from es_sbert import training
-    from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.ingest.read_texts import read_file_texts
 
     training.require_training()
@@ -102,8 +101,7 @@ def distill(model: str, static: bool, output: Path, texts: tuple[str, ...], as_j
             )
     began = time.monotonic()
     arguments = select_options(options, {*Student.model_fields, "device", "resume", "name"})
-    student = training.distill(model, output, found, report=print_message, **arguments)
-    try_register_model(student.folder, student.fingerprint, name=options["name"] or output.resolve().name)
+    student = training.distill_model(model, output, found, register=True, report=print_message, **arguments)
     if as_json:
         click.echo(json.dumps(asdict(student), indent=2, default=str))
     else:

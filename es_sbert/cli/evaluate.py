@@ -178,7 +178,7 @@ def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...],
         opened = open_model(name, report=report, **running)
         try:
             return [
-                evaluation.evaluate(opened, task, datasets[task], limit=limit, report=report, **running)
+                evaluation.evaluate_model(opened, task, datasets[task], limit=limit, report=report, **running)
                 for task in unique_tasks
             ]
         finally:
@@ -190,7 +190,7 @@ def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...],
 def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
     """Evaluate one or two indices by the same judgements."""
     from es_sbert.evaluation.beir_files import read_beir_folder
-    from es_sbert.evaluation.index_retrieval import evaluate_index
+    from es_sbert.evaluation.index_retrieval import EvaluateIndexOptions, evaluate_index
     from es_sbert.evaluation.judgement_files import read_judgements
 
     indices, limit = options["indices"], options["limit"]
@@ -198,11 +198,9 @@ def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
         data = read_judgements(options["judgements"], limit=limit)
     else:
         data = read_beir_folder(options["data"], limit=limit)
-    engine, vector_field = shared.engine_settings(options), options["vector_field"]
-    encoder = shared.encoder_arguments(options) | {"model": model}
-    settings = shared.select_options(options, ("device", "precision", "runtime", "limit"))
-    reports = [
-        evaluate_index(data, index, engine, vector_field=vector_field, settings=settings, report=report, **encoder)
-        for index in indices
-    ]
+    engine, chosen = (
+        shared.engine_settings(options),
+        shared.select_options(options, EvaluateIndexOptions.__annotations__),
+    )
+    reports = [evaluate_index(index, data, engine, model=model, report=report, **chosen) for index in indices]
     return reports[:1], reports[1:], (indices[0], indices[-1])

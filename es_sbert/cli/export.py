@@ -15,8 +15,6 @@ from es_sbert.bundle.bundle import (
     ParityReport,
     RerankerManifest,
 )
-from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import FILE_TYPE
@@ -90,19 +88,7 @@ def export(model: str, output: Path, variants: list[Variant] | None, as_json: bo
       es-sbert export my-bundle -o my-bundle --precision fp16
       es-sbert export ./my-cross-encoder -o my-reranker --precision fp32,int8,fp16
     """
-    # Imported here: `es-sbert export --help` should not load onnx.
-    from es_sbert.bundle.local_registry import try_register_model
-
-    export_options = {
-        "force": options["force"],
-        "ignore_settings": options["ignore_settings"],
-    }
-    manifest = exporters.export(model, output, variants, report=log_message, **export_options)
-    try_register_model(output, manifest.fingerprint)
-    if isinstance(manifest, EncoderManifest):
-        warning = prompt_warning(read_sentence_model(output, manifest.name))
-        if warning is not None:
-            log_message(f"Warning: {warning}")
+    manifest = exporters.export_model(model, output, variants, register=True, report=log_message, **options)
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 
 

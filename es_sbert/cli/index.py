@@ -191,7 +191,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
     shared.runtime_option,
     shared.threads_option,
 )
-def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
+def adopt(name: str, as_json: bool, **options: Any) -> None:
     """Adopt the vectors that another program wrote to the index NAME, without embedding its documents again.
 
     The command embeds the texts of a random sample of documents and compares the result with the stored vectors.
@@ -210,30 +210,10 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
       es-sbert index adopt docs --model all-MiniLM-L6-v2 --text-field body --dry-run
       es-sbert index adopt docs --vector-field vector --text-template '{title} {body}'
     """
-    from es_sbert.bundle.model_lookup import resolve_model
-    from es_sbert.bundle.sentence_model import read_sentence_model
-    from es_sbert.encoder.encoder import Encoder, report_warnings
-    from es_sbert.engines.retry import RetryPolicy, make_retrier
-    from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
-    from es_sbert.index.privileges import ADOPT, SEARCH, require_privileges
-    from es_sbert.index.text_template import check_name_conflicts, parse_text_options
+    from es_sbert.index.adopt import AdoptOptions, adopt_vectors
 
-    text = parse_text_options(options["text_fields"], options["text_template"])
-    with shared.open_engine(options) as engine:
-        policy = RetryPolicy(options["retry_seconds"])
-        retrying = make_retrier(policy, lambda reason: print_message(f"waiting for the engine: {reason}"))
-        field = retrying(lambda: read_adoptable_field(engine, name, vector_field, text))
-        check_name_conflicts({vector_field: field.template})
-        retrying(lambda: require_privileges(engine, field.state.name, SEARCH if options["dry_run"] else ADOPT))
-        encoder_options = shared.encoder_arguments(options)
-        model_name = encoder_options.pop("model") or field.entry.model or DEFAULT_MODEL
-        # Check the model before it is loaded, and perhaps exported, which takes a while.
-        read = read_sentence_model(resolve_model(model_name), model_name)
-        field.meta(read.fingerprint, read.name, read.dimensions)
-        with Encoder(model_name, report=print_message, **encoder_options) as encoder:
-            report_warnings(encoder, print_message)
-            settings = shared.select_options(options, ("sample", "min_cosine", "dry_run", "retry_seconds"))
-            report = adopt_vectors(engine, field, encoder, **settings, report=print_message)
+    chosen = shared.select_options(options, AdoptOptions.__annotations__)
+    report = adopt_vectors(name, shared.engine_settings(options), report=print_message, **chosen)
     print_report(report.as_json(), report.lines(name), as_json=as_json)
     if report.exit_code:
         raise SystemExit(report.exit_code)

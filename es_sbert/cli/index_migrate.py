@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,8 +16,6 @@ from es_sbert.cli.output import print_message, print_report, require_terminal
 from es_sbert.settings import MigrationOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from es_sbert.engines.engine import Engine
 
 
@@ -80,9 +78,12 @@ def migrate(alias: str, cancel: bool, yes: bool, quiet: bool, **options: Any) ->
       es-sbert index migrate docs --text-template '{title}. {body}'
       es-sbert index migrate docs --cancel
     """
-    from es_sbert.index.text_template import parse_text_options
+    from es_sbert.errors import EngineError
+    from es_sbert.ingest.load_threads import LoadControl
+    from es_sbert.ingest.progress import choose_meter
+    from es_sbert.migration.alias_swap import cancel_migration
+    from es_sbert.migration.migrate import MigrateOptions, migrate_index
 
-    options["text"] = parse_text_options(options["text_fields"], options["text_template"])
     if options["replace_index"] and not yes:
         require_terminal("an index would be deleted")
         if not click.confirm(f"Delete the index {alias} once the new one is ready?", err=True):
@@ -92,16 +93,30 @@ def migrate(alias: str, cancel: bool, yes: bool, quiet: bool, **options: Any) ->
         if not quiet:
             print_message(message)
 
-    with shared.open_engine(options) as engine:
-        if not cancel:
-            return _migrate(engine, alias, options, say, quiet=quiet)
-        from es_sbert.migration.alias_swap import cancel_migration
-
-        index, deleted = cancel_migration(engine, alias)
-        say(f"cancelled: {index} stays in use, {deleted} was deleted")
-        if options["as_json"]:
-            print_report({"deleted": [deleted]}, (), as_json=True)
-        return 0
+    with shared.open_engine(options) as engine, ExitStack() as stack:
+        if cancel:
+            index, deleted = cancel_migration(alias, engine)
+            say(f"cancelled: {index} stays in use, {deleted} was deleted")
+            if options["as_json"]:
+                print_report({"deleted": [deleted]}, (), as_json=True)
+            return 0
+        blocked = "Until then, writes to the old index may be blocked."
+        control = LoadControl(lambda: stack.enter_context(handle_signals(control, say, lambda: blocked)))
+        meter = choose_meter(sys.stderr, quiet=quiet)
+        chosen = shared.select_options(options, MigrateOptions.__annotations__)
+        try:
+            result = migrate_index(alias, engine, progress=meter, control=control, report=say, **chosen)
+        except EngineError as error:
+            if not control.interrupted:
+                raise
+            # The interrupt ended a wait for the engine.
+            say(f"Interrupted: {error.with_notes()}; run the same command again to resume.")
+            return EXIT_INTERRUPTED
+    for line in result.lines():
+        say(line)
+    if options["as_json"]:
+        print_report(result.model_dump(mode="json"), (), as_json=True)
+    return result.exit_code
 
 
 def print_begun_migration(engine: Engine, name: str) -> None:
@@ -117,60 +132,3 @@ def print_begun_migration(engine: Engine, name: str) -> None:
             if begun is not None:
                 error = begun.error()
                 print_message(f"Warning: {error.message}. {error.remedy}")
-
-
-def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
-    """Run the migration until it ends or is interrupted, and print its result. Returns the exit code."""
-    from es_sbert.encoder.encoder import Encoder
-    from es_sbert.engines.retry import RetryPolicy, make_retrier
-    from es_sbert.errors import EngineError
-    from es_sbert.index.mapping import with_float_vectors
-    from es_sbert.index.text_languages import language_warning, sample_languages
-    from es_sbert.index.vector_field import require_index, vector_field_from_state
-    from es_sbert.ingest.load_threads import LoadControl
-    from es_sbert.ingest.progress import choose_meter
-    from es_sbert.migration.alias_swap import remove_leftover_block
-    from es_sbert.migration.migrate import migrate
-    from es_sbert.migration.migration_state import migration_lock
-    from es_sbert.migration.prepare_migration import MigrationRequest
-
-    control = LoadControl()
-    request = MigrationRequest(**shared.select_options({"alias": alias} | options, MigrationRequest.__annotations__))
-    policy = RetryPolicy(options["retry_seconds"])
-    retrying = make_retrier(policy, lambda reason: say(f"waiting for the engine: {reason}"), control.stop_retrying)
-    with migration_lock(engine.info.url, alias):
-        # Remove the block before a model is loaded: writers have waited since the run that blocked them was killed.
-        lifted = retrying(lambda: remove_leftover_block(engine, alias))
-    if lifted is not None:
-        say(f"{lifted} accepts writes again; an earlier run had blocked them")
-    state = with_float_vectors(retrying(lambda: require_index(engine, alias)))
-    field = vector_field_from_state(engine, state, request.vector_field)
-    meta = field.meta
-    named = shared.encoder_arguments(options)
-    with (
-        Encoder.for_index(field.index, meta.model, meta.fingerprint, report=say, **named) as encoder,
-        handle_signals(control, say, lambda: "Until then, writes to the old index may be blocked."),
-    ):
-        name = encoder.info.model
-        texts = meta if request.text is None else meta.changed(text=request.text.template)
-        languages = sample_languages(engine, field.index, field.name, texts)
-        warning = language_warning(languages, alias, name, encoder.info.fingerprint)
-        if warning is not None:
-            say(f"Warning: {'. '.join(warning)}")
-        if encoder.info.fingerprint != meta.fingerprint:
-            say(f"Gateways need {name} too, or they refuse searches after the swap: `serve --also-model {name}`")
-        run_options = shared.select_options(options, ("dead_letters", "retry_seconds"))
-        meter = partial(choose_meter, sys.stderr, quiet=quiet)
-        try:
-            result = migrate(engine, encoder, request, control, meter, report=say, **run_options)
-        except EngineError as error:
-            if not control.interrupted:
-                raise
-            # The interrupt ended a wait for the engine.
-            say(f"Interrupted: {error.with_notes()}; run the same command again to resume.")
-            return EXIT_INTERRUPTED
-    for line in result.lines():
-        say(line)
-    if options["as_json"]:
-        print_report(result.model_dump(mode="json"), (), as_json=True)
-    return result.exit_code

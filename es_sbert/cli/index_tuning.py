@@ -15,7 +15,6 @@ from es_sbert.cli.interrupts import interrupt_by_any_signal
 from es_sbert.cli.output import print_message, print_report
 
 if TYPE_CHECKING:
-    from es_sbert.encoder.encoder import Encoder
     from es_sbert.index.vector_field import VectorField
     from es_sbert.vectors import Vectors
 
@@ -58,7 +57,7 @@ _SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
 )
 @shared.connection_options
 @shared.encoder_options
-def calibrate(name: str, queries: Path | None, save: bool, as_json: bool, vector_field: str, **options: Any) -> None:
+def calibrate(name: str, save: bool, as_json: bool, **options: Any) -> None:
     """Recommend a minimum cosine for searches of the index NAME.
 
     A semantic query without min_cosine returns the k nearest documents, however distant they are. Which cosine is too
@@ -85,48 +84,30 @@ def calibrate(name: str, queries: Path | None, save: bool, as_json: bool, vector
       es-sbert index calibrate docs --save
       es-sbert index calibrate docs --queries labeled.jsonl --keep 0.9
     """
-    from es_sbert.diagnostics.index_calibration import IndexCalibrator, calibration_lines, overlap_error
-    from es_sbert.evaluation.judgement_files import read_labeled_queries
-    from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
-    from es_sbert.index.vector_field import save_min_cosine
+    from es_sbert.diagnostics.index_calibration import CalibrateOptions, calibrate_index, calibration_lines
+    from es_sbert.errors import CosinesOverlap
 
-    labeled = None if queries is None else read_labeled_queries(queries)
-    with shared.open_engine(options) as engine:
-        index = IndexCalibrator(engine, name, vector_field)
-        if save:
-            require_privileges(engine, index.field.index, SAVE_MIN_COSINE)
-        with _open_encoder(index.field, options) as encoder:
-            wanted = shared.select_options(options, ("sample", "keep", "max_unrelated"))
-            report = index.calibrate(encoder, labeled, report=print_message, **wanted)
-        print_report(report.as_json(), calibration_lines(report), as_json=as_json)
-        min_cosine = report.recommended.row.min_cosine
-        if save and report.recommended.overlaps:
-            raise overlap_error(report)
-        if save:
-            save_min_cosine(engine, index.field, min_cosine)
+    chosen = shared.select_options(options, CalibrateOptions.__annotations__)
+    try:
+        report = calibrate_index(name, shared.engine_settings(options), report=print_message, save=save, **chosen)
+    except CosinesOverlap as error:
+        print_report(error.calibration.as_json(), calibration_lines(error.calibration), as_json=as_json)
+        raise
+    print_report(report.as_json(), calibration_lines(report), as_json=as_json)
     if save:
+        saved = f"{name}.{options['vector_field']}"
         print_message(
-            f"Saved for {name}.{vector_field}: hybrid searches and semantic queries through the gateway drop hits "
-            f"below {min_cosine:.2f}. "
+            f"Saved for {saved}: hybrid searches and semantic queries through the gateway drop hits "
+            f"below {report.recommended.row.min_cosine:.2f}. "
             "`es-sbert serve --min-cosine` replaces the value (-1 keeps all hits)."
         )
     else:
         print_message("With --save, hybrid searches and the gateway use the value for this index.")
 
 
-def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
-    """Open the model of a field's vectors, and print its warnings."""
-    from es_sbert.encoder.encoder import Encoder, report_warnings
-
-    meta = field.meta
-    arguments = shared.encoder_arguments(options)
-    encoder = Encoder.for_index(field.index, meta.model, meta.fingerprint, report=print_message, **arguments)
-    report_warnings(encoder, print_message)
-    return encoder
-
-
 def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -> Vectors:
     """Embed the lines of a file that are not empty. *Shape:* ``(queries, dimensions)``."""
+    from es_sbert.encoder.encoder import chosen_encoder, report_warnings
     from es_sbert.errors import SourceError
     from es_sbert.index.vector_field import check_field_model
 
@@ -138,7 +119,9 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         raise SourceError(f"{file} is not UTF-8 text", "Write one query per line, in UTF-8.") from error
     if not texts:
         raise SourceError(f"{file} holds no queries", "Write one query per line.")
-    with _open_encoder(field, options) as encoder:
+    loading: Any = {"report": print_message} | shared.encoder_arguments(options)
+    with chosen_encoder(loading, (field.index, field.meta.model, field.meta.fingerprint)) as encoder:
+        report_warnings(encoder, print_message)
         check_field_model(field, encoder.info.fingerprint, encoder.info.model)
         return encoder.encode(texts, "query")
 

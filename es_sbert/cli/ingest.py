@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,9 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.logs import is_json_logging, log_errors_only, log_format_option
 from es_sbert.cli.output import print_report
-from es_sbert.config import EngineSettings
-from es_sbert.ingest.ingest_settings import ErrorLimit, IngestSettings
+from es_sbert.ingest.ingest_settings import IngestSettings
 
 if TYPE_CHECKING:
-    from es_sbert.encoder.encoder import Encoder
-    from es_sbert.ingest.load_plan import LoadPlan
     from es_sbert.ingest.reconcile import PruneCandidates
 
 
@@ -108,49 +104,41 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
       es-sbert ingest --index docs --text-field body
       es-sbert ingest --index docs --retry docs.dead-letters.jsonl
     """
-    from es_sbert.engines.connect import connect
-    from es_sbert.engines.retry import wait_for_engine
-    from es_sbert.errors import ClusterError, EngineError, UsageError, require_extra
-    from es_sbert.ingest.load import run_load
-    from es_sbert.ingest.load_plan import plan_load, resolve_sources
+    from es_sbert.errors import ClusterError, EngineError, UsageError
+    from es_sbert.ingest.load_files import LoadFilesOptions, load_files, preview_files
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
     from es_sbert.ingest.sources.file_sources import STDIN
     from es_sbert.messages import log_event, log_message
 
-    connection, encoder = shared.engine_settings(options), shared.encoder_arguments(options)
-    settings, ray = _ingest_settings(files, options), options["ray"]
-    if settings.dry_run is not None:
-        return _dry_run(connection, settings, encoder, as_json=as_json)
-    if settings.prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging()):
+    connection, index = shared.engine_settings(options), options["index"]
+    chosen: Any = {"report": log_message} | shared.select_options(options, LoadFilesOptions.__annotations__)
+    if options["dry_run"] is not None:
+        count, files = _dry_run_arguments(options["dry_run"], files)
+        result = preview_files(index, files, connection, count=count, **chosen)
+        click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
+        return 0
+    if options["prune"] and not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging()):
         raise UsageError(
             "--prune asks before it removes documents, but there is no terminal to ask for confirmation", "Add --yes."
         )
-    if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
-        raise UsageError("--ray cannot be combined with --watch or --retry", "Leave out --ray, --watch or --retry.")
     if quiet:
         log_errors_only()
-    control = LoadControl()
     with ExitStack() as stack:
-        meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
-        # Find the sources before waiting for the engine, so that a misspelled file name is reported at once.
-        sources = resolve_sources(settings)
-        # Until the load begins, Ctrl-C ends these waits like any other command.
-        wait = partial(wait_for_engine, seconds=settings.retry_seconds)
-        engine = stack.enter_context(closing(wait(lambda: connect(connection))))
-        plan = wait(lambda: plan_load(engine, settings, sources))
-        if ray is None:
-            run = partial(run_load, engine, stack.enter_context(_load_encoder(plan, encoder)))
-        else:
-            require_extra("ray", "ray")
-            from es_sbert.ingest.ray_runner import open_ray_runner
-
-            runner = open_ray_runner(ray, plan, connection, count=options["ray_workers"], **encoder)
-            run = partial(stack.enter_context(runner).run_load, engine)
-        stack.enter_context(handle_signals(control, log_message))
+        # Until the load begins, Ctrl-C ends waits like any other command.
+        control = LoadControl(lambda: stack.enter_context(handle_signals(control, log_message)))
         try:
-            confirm = (lambda gone: True) if yes else _confirm_prune
-            report = run(plan, control, meter, confirm)
+            report = load_files(
+                index,
+                files,
+                connection,
+                progress=choose_meter(sys.stderr, quiet=quiet, events=is_json_logging()),
+                confirm=None if yes else _confirm_prune,
+                control=control,
+                ray=options["ray"],
+                ray_workers=options["ray_workers"],
+                **chosen,
+            )
         except (EngineError, ClusterError) as error:
             if not control.interrupted:
                 raise
@@ -163,55 +151,19 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     return report.exit_code
 
 
-def _ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> IngestSettings:
-    """Convert options to the settings of a load; most options have the names of the settings.
+def _dry_run_arguments(value: str, files: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """Return the number of documents to show and the files: click takes the first FILE after --dry-run for its value.
 
     Raises:
-        UsageError: an option is invalid.
+        UsageError: the number is below 1.
     """
     from es_sbert.errors import UsageError
 
-    settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
-    if settings["dry_run"] is not None:
-        # click takes the argument after a bare --dry-run for its value, but it may be the first FILE.
-        value = settings["dry_run"]
-        if value.isascii() and value.isdigit():
-            settings["dry_run"] = int(value)
-        else:
-            settings |= {"dry_run": _DRY_RUN_DOCUMENTS, "files": (value, *files)}
-        if settings["dry_run"] < 1:
-            raise UsageError("--dry-run must be at least 1", "Use --dry-run 1 or more.")
-    if settings["max_errors"] is not None:
-        settings["max_errors"] = ErrorLimit.parse(settings["max_errors"])
-    return IngestSettings(**settings)
-
-
-def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
-    """Show what a load would do. Ray is not used, since nothing is written."""
-    from es_sbert.engines.connect import connect
-    from es_sbert.ingest.check_first_records import dry_run
-    from es_sbert.ingest.load_plan import plan_load, resolve_sources
-
-    assert settings.dry_run is not None
-    sources = resolve_sources(settings)
-    with closing(connect(connection)) as engine:
-        plan = plan_load(engine, settings, sources)
-        with _load_encoder(plan, encoder) as opened:
-            result = dry_run(engine, opened, plan, settings.dry_run)
-    # Show options only in sentences of the library, which are problems and warnings; texts are those of the documents.
-    click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
-    return 0
-
-
-def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:
-    """Open the model that the user named, or that of the index, or the default one."""
-    from es_sbert.encoder.encoder import Encoder
-    from es_sbert.messages import log_message
-
-    stored = plan.stored
-    if stored is None:
-        return Encoder(report=log_message, **encoder)
-    return Encoder.for_index(plan.settings.index, stored.model, stored.fingerprint, report=log_message, **encoder)
+    if not (value.isascii() and value.isdigit()):
+        return _DRY_RUN_DOCUMENTS, (value, *files)
+    if int(value) < 1:
+        raise UsageError("--dry-run must be at least 1", "Use --dry-run 1 or more.")
+    return int(value), files
 
 
 def _confirm_prune(gone: PruneCandidates) -> bool:

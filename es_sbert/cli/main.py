@@ -92,7 +92,7 @@ _REMOVED = {
     "`es-sbert model add FOLDER`.",
     "model tune": "The kind of processor decides which variant runs. `es-sbert encode` with `--runtime`, `--precision` "
     "and `--threads` shows the speed of others.",
-    "evaluate --scores": "In Python, `es_sbert.evaluation.evaluate` and `evaluate_index` return a report that has the "
+    "evaluate --scores": "In Python, `es_sbert.evaluate_model` and `evaluate_index` return a report that has the "
     "scores of each query in `report.rows`.",
     "index remove": "Copy the index with `POST _reindex`, without the vector fields and `_meta.es_sbert` "
     "(docs/commands/index.md, Take the vectors out).",

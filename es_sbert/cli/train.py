@@ -92,7 +92,6 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
     from es_sbert import training
 
     training.require_training()
-    from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.training.recipe import load_recipe, parse_overrides
 
     changes = parse_overrides(options["overrides"])
@@ -114,9 +113,9 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
         raise UsageError("an output folder is required", "Set a folder for the trained model: -o FOLDER")
     began = time.monotonic()
     run_options = select_options(options, ("device", "resume"))
-    trained = training.train(settings, output, data_folder=folder, report=print_message, **run_options)
-    if trained.fingerprint is not None:
-        try_register_model(trained.folder, trained.fingerprint, name=settings.name)
+    trained = training.train_model(
+        settings, output, data_folder=folder, register=True, report=print_message, **run_options
+    )
     if as_json:
         click.echo(json.dumps(_train_result_json(trained), indent=2))
     else:

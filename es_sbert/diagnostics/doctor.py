@@ -11,7 +11,7 @@ from itertools import chain
 
 from es_sbert.bundle.file_hashes import forget_hashes
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.encoder import Encoder, EncoderInfo, open_index_encoder
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
 from es_sbert.engines.detection import detect_cluster
@@ -139,7 +139,7 @@ def check_encoder(
             opened = Encoder(name, **options)
         else:
             meta = field.meta
-            opened = Encoder.for_index(field.index, meta.model, meta.fingerprint, model=name, **options)
+            opened = open_index_encoder(field.index, meta.model, meta.fingerprint, model=name, **options)
         with opened as encoder:
             encoder.encode([_TEST_SENTENCE], "query")
             return encoder.info, list(_encoder_findings(encoder.info))

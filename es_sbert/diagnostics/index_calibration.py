@@ -13,25 +13,35 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from es_sbert.arguments import check_arguments, spell_out, with_defaults
 from es_sbert.batched import batched
 from es_sbert.diagnostics.confidence_interval import ConfidenceInterval, Doubles, bootstrap_means, intervals
 from es_sbert.diagnostics.recall import document_cosines
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder, report_warnings
+from es_sbert.engines.connect import connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch
-from es_sbert.evaluation.judgement_files import LabeledQuery
+from es_sbert.errors import CosinesOverlap, IndexMismatch
+from es_sbert.evaluation.judgement_files import LabeledQuery, read_labeled_queries
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import doc_value_request, hit_vectors, read_document_meta, text_hash
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
+from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
-from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
+from es_sbert.index.vector_field import check_field_model, require_index, save_min_cosine, vector_field_from_state
 from es_sbert.messages import escape_unprintable, pluralize, setting
+from es_sbert.settings import VectorFieldName
 from es_sbert.vectors import Vectors
+
+if TYPE_CHECKING:
+    from es_sbert.engines.connect import EngineOrClient
 
 Counts = NDArray[np.int64]
 
@@ -372,16 +382,18 @@ def calibration_lines(report: Calibration) -> list[str]:
     return lines
 
 
-def overlap_error(report: Calibration) -> IndexMismatch:
+def overlap_error(report: Calibration) -> CosinesOverlap:
     """Make the error for a value that too many unrelated documents pass, and that is therefore not stored."""
     row, kept = report.recommended.row, report.recommended.separating.recall.mean
     keep, passing = math.floor(1000 * kept) / 1000, math.ceil(1000 * row.unrelated.mean) / 1000
-    return IndexMismatch(
+    error = CosinesOverlap(
         f"{row.min_cosine:.2f} was not stored: {row.unrelated.mean:.2%} of unrelated documents pass it",
         f"Labeled queries ({setting('queries', 'FILE')}) may give a better value. {setting('keep', keep)} stores one "
         f"that few pass, but loses relevant documents. {setting('max_unrelated', passing)} stores {row.min_cosine:.2f} "
         "all the same.",
     )
+    error.calibration = report
+    return error
 
 
 def _format_percent(share: ConfidenceInterval) -> str:
@@ -621,6 +633,67 @@ class IndexCalibrator:
             reason = f"{self._name} holds none of the {len(ids):,} labeled documents with a vector, such as {ids[0]!r}"
             raise IndexMismatch(reason, "Check that the ids are those of this index (`_id`).")
         return kept, [[found[id].vectors for id in query.ids] for query in kept]
+
+
+class CalibrateOptions(ModelOptions, VectorFieldName, total=False):
+    """Keyword arguments of `calibrate_index`: the model, by default that of the index, and how to measure.
+
+    Attributes:
+        queries: Labeled queries: a file (JSON Lines of `{"query": "…", "ids": ["…"]}`, or a judgement list), or a list
+            of `LabeledQuery`; by default, queries are made of the sampled documents.
+        sample: Number of documents to compare every query with.
+        keep: Share of the relevant documents that the recommended value keeps.
+        max_unrelated: Largest share of the unrelated documents that a useful value lets pass.
+        save: Whether to store the value in the mapping, for hybrid searches and the gateway.
+    """
+
+    queries: str | Path | Sequence[LabeledQuery] | None
+    sample: Annotated[int, Field(1000, ge=2, le=10_000)]
+    keep: Annotated[float, Field(0.95, gt=0, lt=1)]
+    max_unrelated: Annotated[float, Field(DEFAULT_MAX_UNRELATED, gt=0, le=1)]
+    save: Annotated[bool, Field(False)]
+
+
+@check_arguments
+@spell_out(CalibrateOptions)
+def calibrate_index(index: str, engine: EngineOrClient = None, **options: Unpack[CalibrateOptions]) -> Calibration:
+    """Measure and recommend a minimum cosine for searches of an index, as `es-sbert index calibrate` does.
+
+    Usage:
+        ```python
+        print(calibrate_index("docs", "http://localhost:9200", save=True).recommended.row.min_cosine)
+        ```
+
+    Args:
+        index: Index, or alias of one.
+        engine: As for `SemanticIndex`.
+        options: See `CalibrateOptions`. `report` is called with a message before each step.
+
+    Raises:
+        CosinesOverlap: with `save`: more unrelated documents pass the value than `max_unrelated`.
+        IndexMissing, IndexMismatch: there is no such index or field, or it has no vectors or queries.
+        SourceError: the file of queries cannot be read.
+        ModelError, DeviceError, UsageError: as for `Encoder`.
+        EngineError: the engine failed.
+    """
+    chosen: Any = with_defaults(CalibrateOptions, options)
+    queries, save, report = chosen["queries"], chosen["save"], chosen["report"]
+    if isinstance(queries, str | Path):
+        queries = read_labeled_queries(Path(queries))
+    with connected(engine) as opened:
+        calibrator = IndexCalibrator(opened, index, chosen["vector_field"])
+        field = calibrator.field
+        if save:
+            require_privileges(opened, field.index, SAVE_MIN_COSINE)
+        with chosen_encoder(options, (field.index, field.meta.model, field.meta.fingerprint)) as encoder:
+            report_warnings(encoder, report)
+            measuring = {name: chosen[name] for name in ("sample", "keep", "max_unrelated", "report")}
+            found = calibrator.calibrate(encoder, queries, **measuring)
+        if save and found.recommended.overlaps:
+            raise overlap_error(found)
+        if save:
+            save_min_cosine(opened, field, found.recommended.row.min_cosine)
+        return found
 
 
 def _stack_vectors(documents: Sequence[Vectors]) -> tuple[Vectors, Counts]:

@@ -9,16 +9,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
-from es_sbert.arguments import as_texts, check_arguments, iterate_texts, spell_out, wrong_argument
+from es_sbert.arguments import as_texts, check_arguments, iterate_texts, wrong_argument
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import STATIC_ARCHITECTURE, Pooling, PromptKind
 from es_sbert.bundle.trained_prompts import prompt_warning
@@ -34,7 +35,7 @@ from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
-from es_sbert.settings import Count, LoadOptions, no_report
+from es_sbert.settings import Count, LoadOptions, ModelName, RunOptions, no_report
 from es_sbert.vectors import Vectors, unit_vectors
 
 # Poolings that give the zero vector for a text without tokens.
@@ -87,6 +88,18 @@ class EncoderInfo:
     warnings: tuple[str, ...] = ()
     runtime: str = Runtime.ONNXRUNTIME
     prepared_seconds: float = 0.0
+
+
+class ModelOptions(ModelName, RunOptions, total=False):
+    """Keyword arguments that choose the model of an index; all may be left out.
+
+    Attributes:
+        encoder: An open encoder instead of a model's name; it is not closed.
+        report: See `Encoder`.
+    """
+
+    encoder: Encoder | None
+    report: Annotated[Callable[[str], None], Field(no_report)]
 
 
 class Encoder(SentenceTransformersNames, OpenedModel):
@@ -186,38 +199,6 @@ class Encoder(SentenceTransformersNames, OpenedModel):
     def window(self) -> int:
         """Number of texts that are sorted by length and embedded together."""
         return self._pool.model.window
-
-    @classmethod
-    @check_arguments
-    @spell_out(LoadOptions)
-    def for_index(
-        cls,
-        index: str,
-        name: str,
-        fingerprint: str,
-        *,
-        model: str | Path | None = None,
-        **options: Unpack[LoadOptions],
-    ) -> Encoder:
-        """Load the model of an index's vectors, from this machine or the hub (see `find_index_model`).
-
-        The caller compares `info.fingerprint` with the mapping: a package or the hub may have a different model of
-        that name.
-
-        Args:
-            index: Name of the index, for messages.
-            name: Name of the model in the mapping, and of `info.model`.
-            fingerprint: Fingerprint of the model in the mapping.
-            model: A model to load instead, as for `Encoder`.
-            options: As for `Encoder`.
-
-        Raises:
-            ModelError, DeviceError, UsageError: as for `Encoder`.
-        """
-        if model is not None:
-            return cls(model, **options)
-        located = find_index_model(index, name, fingerprint)
-        return cls(located.folder, called=located.name, **options)
 
     @check_arguments
     def encode(
@@ -424,6 +405,61 @@ class Encoder(SentenceTransformersNames, OpenedModel):
     def _tokenize_next(self, windows: Iterator[Sequence[str]], kind: PromptKind | None) -> TokenizedTexts | None:
         texts = next(windows, None)
         return None if texts is None else self.tokenize(texts, kind)
+
+
+def open_index_encoder(
+    index: str, name: str, fingerprint: str, *, model: str | Path | None = None, **options: Unpack[LoadOptions]
+) -> Encoder:
+    """Load the model of an index's vectors, from this machine or the hub (see `find_index_model`).
+
+    The caller compares `info.fingerprint` with the mapping: a package or the hub may have a different model of that
+    name.
+
+    Args:
+        index: Name of the index, for messages.
+        name: Name of the model in the mapping, and of `info.model`.
+        fingerprint: Fingerprint of the model in the mapping.
+        model: A model to load instead, as for `Encoder`.
+        options: As for `Encoder`.
+
+    Raises:
+        ModelError, DeviceError, UsageError: as for `Encoder`.
+    """
+    if model is not None:
+        return Encoder(model, **options)
+    located = find_index_model(index, name, fingerprint)
+    return Encoder(located.folder, called=located.name, **options)
+
+
+def check_one_model(options: ModelOptions) -> None:
+    """Check that not both a model and an encoder are given.
+
+    Raises:
+        UsageError: both are.
+    """
+    if options.get("model") is not None and options.get("encoder") is not None:
+        raise UsageError("a model and an encoder cannot be combined", "Pass one of the two.")
+
+
+@contextmanager
+def chosen_encoder(options: ModelOptions, stored: tuple[str, str, str] | None = None) -> Iterator[Encoder]:
+    """Open the encoder that options choose, until the block ends; an encoder among them stays open.
+
+    Args:
+        options: Further entries are ignored.
+        stored: Index, name and fingerprint of the model to open if the options name none; else the default model.
+
+    Raises:
+        ModelError, DeviceError, UsageError: as for `Encoder`; or both a model and an encoder are given.
+    """
+    check_one_model(options)
+    encoder, model = options.get("encoder"), options.get("model")
+    if encoder is not None:
+        yield encoder
+        return
+    loading: Any = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
+    with Encoder(model, **loading) if stored is None else open_index_encoder(*stored, model=model, **loading) as opened:
+        yield opened
 
 
 def _with_progress_bar(parts: Iterable[EncodeResult], texts: int) -> Iterator[Vectors]:

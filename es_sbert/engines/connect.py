@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
@@ -20,8 +22,15 @@ from es_sbert.engines.clients import (
 from es_sbert.engines.detection import detect_cluster, identify_engine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.retry import wait_for_engine
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.messages import log_event
+
+if TYPE_CHECKING:
+    from elasticsearch import Elasticsearch
+    from opensearchpy import OpenSearch
+
+    EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | Sequence[str] | None
 
 # Every supported server understands this version's media type.
 _COMPATIBLE_VERSION = (8, 0, 0)
@@ -56,23 +65,38 @@ def open_engine(engine: Any) -> Engine:
         UsageError: `engine` is an asynchronous client, or an object of another type.
         EngineError: the engine cannot be used.
     """
-    if engine is None:
-        return connect(EngineSettings())
-    if is_address(engine):
-        return connect(EngineSettings(url=engine if isinstance(engine, str) else ",".join(engine)))
-    if isinstance(engine, EngineSettings):
-        return connect(engine)
+    if (settings := address_settings(engine)) is not None:
+        return connect(settings)
     if not hasattr(engine, "get_indices"):  # any object with the methods of `Engine` counts as one
         return from_client(engine)
     opened: Engine = engine
     return opened
 
 
-def is_address(engine: object) -> bool:
-    """Whether this is an address, or a list of addresses."""
-    return isinstance(engine, str) or (
-        isinstance(engine, list | tuple) and bool(engine) and all(isinstance(each, str) for each in engine)
-    )
+@contextmanager
+def connected(engine: EngineOrClient, retry_seconds: float = 0) -> Iterator[Engine]:
+    """Open an engine as `open_engine` does, until the block ends; an open client or engine stays open.
+
+    Args:
+        retry_seconds: Seconds for which to wait for an engine that does not respond yet.
+    """
+    settings = address_settings(engine)
+    opened = wait_for_engine(partial(open_engine, settings or engine), retry_seconds)
+    try:
+        yield opened
+    finally:
+        if settings is not None:
+            opened.close()
+
+
+def address_settings(engine: object) -> EngineSettings | None:
+    """The settings of an engine that is given by None, an address, a list of addresses or settings; else None."""
+    if isinstance(engine, EngineSettings):
+        return engine
+    if engine is None:
+        return EngineSettings()
+    is_list = isinstance(engine, list | tuple) and bool(engine) and all(isinstance(each, str) for each in engine)
+    return EngineSettings(url=engine) if isinstance(engine, str) or is_list else None  # type: ignore[arg-type]
 
 
 def from_client(client: Any) -> Engine:

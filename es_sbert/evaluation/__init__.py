@@ -1,8 +1,8 @@
 """Evaluate models (similarity of pairs and triplets, duplicates, retrieval) and the searches of an index.
 
-`evaluate` is the entry point. evaluated_models.py opens a model, task_data.py reads the data, task_runner.py computes
-the figures of a task, and evaluation_report.py holds and prints them. `evaluate_index` (index_retrieval.py) evaluates
-an index by a judgement list, and `compare_reports` (significance.py) compares two reports of retrieval.
+`evaluate_model` is the entry point. evaluated_models.py opens a model, task_data.py reads the data, task_runner.py
+computes the figures of a task, and evaluation_report.py holds and prints them. `evaluate_index` (index_retrieval.py)
+evaluates an index by a judgement list, and `compare_reports` (significance.py) compares two reports of retrieval.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from es_sbert.arguments import check_arguments
 from es_sbert.errors import require_extra
+from es_sbert.settings import no_report
 
 if TYPE_CHECKING:
     from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
@@ -20,19 +22,26 @@ if TYPE_CHECKING:
     from es_sbert.settings import RunOptions
 
 
-def evaluate(
+@check_arguments
+def evaluate_model(
     model: str | Path | SentenceEmbedder | PairScorer,
     task: str,
     data: str | Path | Sequence[TaskData] | None = None,
     *,
-    files: Sequence[Path] = (),
+    files: Sequence[str | Path] = (),
     limit: int | None = None,
-    report: Callable[[str], None] = lambda message: None,
+    report: Callable[[str], None] = no_report,
     **running: Unpack[RunOptions],
 ) -> EvaluationReport:
-    """Evaluate a model on a task. Needs the extra `train`.
+    """Evaluate a model on a task, as `es-sbert evaluate` does. Needs the extra `train`.
 
     All data is read and checked before the model is opened.
+
+    Usage:
+        ```python
+        report = evaluate_model("all-MiniLM-L6-v2", "sts", "data", report=print)
+        print(report.rows)
+        ```
 
     Args:
         model: A folder, bundle, hub id or installed name, which is opened and closed again; or an opened model.
@@ -60,7 +69,7 @@ def evaluate(
 
     task = EvaluationTask(task)
     if data is None or isinstance(data, str | Path):
-        data = read_task_data(task, data, files, limit=limit, report=report)
+        data = read_task_data(task, data, list(map(Path, files)), limit=limit, report=report)
     opened = open_model(str(model), report=report, **running) if isinstance(model, str | Path) else model
     try:
         settings = {name: str(running.get(name, "auto")) for name in ("device", "precision", "runtime")}
@@ -70,4 +79,4 @@ def evaluate(
             close_model(opened)
 
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate_model"]

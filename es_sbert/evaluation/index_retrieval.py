@@ -2,63 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Unpack
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
+from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.batched import batched
-from es_sbert.config import EngineSettings
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
-from es_sbert.evaluation.beir_files import RetrievalCollection
+from es_sbert.evaluation.beir_files import RetrievalCollection, read_beir_folder
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport, retrieval_row
+from es_sbert.evaluation.judgement_files import read_judgements
 from es_sbert.evaluation.ranking_metrics import DEPTH, Rankings
 from es_sbert.evaluation.task_data import EvaluationTask
 from es_sbert.messages import pluralize
 from es_sbert.search.search_request import search_request
-from es_sbert.search.search_scope import ModelOptions, read_search_scope
+from es_sbert.search.search_scope import OpenOptions, read_search_scope
 from es_sbert.search.semantic_index import SemanticIndex
-from es_sbert.settings import SearchOptions
+from es_sbert.settings import Count, SearchOptions, no_report
 
-Settings = Mapping[str, str | int | float | None]
+if TYPE_CHECKING:
+    from es_sbert.engines.connect import EngineOrClient
 
 _IDS_PER_REQUEST = 1000
 
 
+class EvaluateIndexOptions(OpenOptions, total=False):
+    """Keyword arguments of `evaluate_index`: those of `SemanticIndex`, and these.
+
+    Attributes:
+        limit: Maximum number of queries.
+    """
+
+    limit: Count | None
+
+
+@check_arguments
+@spell_out(EvaluateIndexOptions)
 def evaluate_index(
-    data: RetrievalCollection,
     index: str,
-    engine: EngineSettings,
-    *,
-    vector_field: str,
-    settings: Settings | None = None,
-    **model: Unpack[ModelOptions],
+    judgements: str | Path | RetrievalCollection,
+    engine: EngineOrClient = None,
+    **options: Unpack[EvaluateIndexOptions],
 ) -> EvaluationReport:
-    """Evaluate searches of an index with judgements of its documents.
+    """Evaluate searches of an index with judgements of its documents, as `es-sbert evaluate --index` does.
+
+    Usage:
+        ```python
+        print(evaluate_index("docs", "judgements.csv", "http://localhost:9200").rows)
+        ```
 
     Args:
-        data: Queries and judgements, see `read_judgements` and `read_beir_folder`; ids of documents are those of the
-            index.
         index: Index, alias, pattern, or several names separated by commas.
-        engine: Address and credentials.
-        vector_field: Field that holds the vectors.
-        settings: Settings to record in the report; the index is added.
-        model: Options for loading the model; by default, that of the mapping is loaded. `model.report` is called with
+        judgements: A judgement list (query, document, grade), the folder of a test collection, or either as
+            `read_judgements` or `read_beir_folder` returned it. Ids of documents are those of the index.
+        engine: As for `SemanticIndex`.
+        options: See `EvaluateIndexOptions`. By default, the model of the mapping is loaded. `report` is called with
             progress messages and warnings.
 
     Raises:
+        SourceError: the judgements are missing or invalid.
         IndexMissing, IndexMismatch, ModelError: see `SemanticIndex`.
         EngineError: the engine failed.
     """
-    report: Callable[[str], None] = model.get("report") or (lambda message: None)
-    with SemanticIndex(index, engine, vector_field=vector_field, **model) as semantic:
+    limit, opening = options.get("limit"), {name: value for name, value in options.items() if name != "limit"}
+    data = judgements
+    if not isinstance(data, RetrievalCollection):
+        read = read_beir_folder if Path(data).is_dir() else read_judgements
+        data = read(Path(data), limit=limit)
+    settings: Any = {name: options.get(name, "auto") for name in ("device", "precision", "runtime")} | {"limit": limit}
+    report: Callable[[str], None] = options.get("report", no_report)
+    with SemanticIndex(index, engine, **opening) as semantic:  # type: ignore[arg-type]
         _report_unknown_documents(semantic.engine, index, data, report)
         report(f"{data.name}: {pluralize(len(data.queries), 'query', 'queries')} to {index}")
-        rankings = _search_queries(semantic, index, data, vector_field)
+        rankings = _search_queries(semantic, index, data)
         part = f"{index}: {semantic.engine.info.label}, {semantic.field.meta.index_type}"
         name = OnnxEmbedder(semantic.encoder).name
     row = retrieval_row(data, rankings, part)
-    return EvaluationReport(EvaluationTask.RETRIEVAL, name, (row,), {**(settings or {}), "index": index})
+    return EvaluationReport(EvaluationTask.RETRIEVAL, name, (row,), settings | {"index": index})
 
 
 def _report_unknown_documents(
@@ -87,13 +109,13 @@ def _report_unknown_documents(
         )
 
 
-def _search_queries(semantic: SemanticIndex, index: str, data: RetrievalCollection, vector_field: str) -> Rankings:
+def _search_queries(semantic: SemanticIndex, index: str, data: RetrievalCollection) -> Rankings:
     """Search each query with one extra hit, because a query may find itself.
 
     Not by a method of `SemanticIndex`: the model is measured, without the index's search pipeline.
     """
     engine, vectors = semantic.engine, semantic.encoder.encode(list(data.queries.values()), "query")
-    scope = read_search_scope(engine, [index], vector_field)
+    scope = read_search_scope(engine, [index], semantic.field.name)
     options: SearchOptions = {"source": False}
     ranked: dict[str, list[str]] = {}
     for query, vector in zip(data.queries, vectors, strict=True):

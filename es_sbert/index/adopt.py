@@ -11,14 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from statistics import median
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack, cast
 
 import numpy as np
+from pydantic import Field
 
 from es_sbert import clock
+from es_sbert.arguments import check_arguments, spell_out, with_defaults
 from es_sbert.batched import batched
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.config import DEFAULT_MODEL
+from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder, report_warnings
 from es_sbert.engines.bulk_request import BulkOutcome
+from es_sbert.engines.connect import connected
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import killed_migration_remedy
@@ -51,14 +57,16 @@ from es_sbert.index.mapping import (
     read_vector_mapping,
     vector_fields,
 )
-from es_sbert.index.privileges import require_all_visible
+from es_sbert.index.privileges import ADOPT, SEARCH, require_all_visible, require_privileges
 from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,
     TextTemplate,
+    check_name_conflicts,
     fields_hint,
     format_vector_field_option,
     mapping_field_names,
+    parse_text_options,
 )
 from es_sbert.index.vector_field import (
     VectorField,
@@ -71,6 +79,10 @@ from es_sbert.index.vector_field import (
 from es_sbert.index.versioned_updates import BulkWrite, VersionedUpdates
 from es_sbert.index.whole_documents import read_inexact, write_lines
 from es_sbert.messages import escape_unprintable, pluralize, setting
+from es_sbert.settings import RetryOptions, VectorFieldName
+
+if TYPE_CHECKING:
+    from es_sbert.engines.connect import EngineOrClient
 
 # Number of documents to read in one request.
 PAGE = 500
@@ -396,40 +408,80 @@ class AdoptionReport:
                 yield f"{pluralize(count, 'document')} {which}: {result}."
 
 
-def adopt_vectors(
-    engine: Engine,
-    adoptable: AdoptableField,
-    encoder: Encoder,
-    *,
-    sample: int = 300,
-    min_cosine: float = 0.999,
-    dry_run: bool = False,
-    retry_seconds: float = 300.0,
-    report: Callable[[str], None] = lambda message: None,
-) -> AdoptionReport:
-    """Check a sample of the vectors and adopt the field if it passes.
+class AdoptOptions(ModelOptions, VectorFieldName, RetryOptions, total=False):
+    """Keyword arguments of `adopt_vectors`: the model of the vectors, and how to compare them with it.
 
-    Later loads detect changed texts by the metadata. The index should not be written to during the adoption.
-
-    Args:
+    Attributes:
+        precision: Precision of the model's vectors. Those of int8 may differ by more than `min_cosine` allows.
+        text_fields, text_template: The text that was embedded; by default the field `text`.
         sample: Number of documents that are embedded and compared before anything is written.
         min_cosine: Lowest cosine at which a vector counts as the model's.
         dry_run: Whether to check the sample without writing anything.
-        retry_seconds: Seconds for which transient failures are retried.
-        report: Called with progress messages.
+    """
+
+    precision: Annotated[str, Field("fp32")]
+    text_fields: Annotated[str | Sequence[str], Field(())]
+    text_template: str | None
+    sample: Annotated[int, Field(300, ge=1, le=10_000)]
+    min_cosine: Annotated[float, Field(0.999, gt=0, le=1)]
+    dry_run: Annotated[bool, Field(False)]
+
+
+@check_arguments
+@spell_out(AdoptOptions)
+def adopt_vectors(index: str, engine: EngineOrClient = None, **options: Unpack[AdoptOptions]) -> AdoptionReport:
+    """Check a sample of the vectors that another program wrote, and adopt them, as `es-sbert index adopt` does.
+
+    Nothing is embedded again. Later loads detect changed texts by the metadata. The index should not be written to
+    during the adoption.
+
+    Usage:
+        ```python
+        report = adopt_vectors("docs", "http://localhost:9200", model="all-MiniLM-L6-v2", text_fields="body")
+        print(report.is_accepted, report.written)
+        ```
+
+    Args:
+        index: Index, or alias of one.
+        engine: As for `SemanticIndex`.
+        options: See `AdoptOptions`. `report` is called with progress messages.
 
     Returns:
         The results of the check and, if anything was written, of the adoption.
 
     Raises:
-        IndexMismatch: the dimensions or the model differ, or the field has no vector to adopt or no text.
-        EngineError: the engine failed. Updates written before that are kept, and the same command resumes.
+        IndexMissing, IndexMismatch: the index does not exist, the dimensions or the model differ, or the field has no
+            vector to adopt or no text.
+        ModelError, DeviceError, UsageError: as for `Encoder`; or options are invalid.
+        EngineError: the engine failed. Updates written before that are kept, and the same call resumes.
     """
+    chosen: Any = with_defaults(AdoptOptions, options)
+    report, vector_field = chosen["report"], chosen["vector_field"]
+    text = parse_text_options(chosen["text_fields"], chosen["text_template"])
 
     def on_wait(reason: str) -> None:
         report(f"waiting for the engine: {reason}")
 
-    info, policy, name = encoder.info, RetryPolicy(retry_seconds), adoptable.state.name
+    with connected(engine) as opened:
+        retrying = make_retrier(RetryPolicy(chosen["retry_seconds"]), on_wait)
+        field = retrying(lambda: read_adoptable_field(opened, index, vector_field, text))
+        check_name_conflicts({vector_field: field.template})
+        retrying(lambda: require_privileges(opened, field.state.name, SEARCH if chosen["dry_run"] else ADOPT))
+        if chosen["encoder"] is None:
+            chosen["model"] = name = str(chosen["model"] or field.entry.model or DEFAULT_MODEL)
+            # Check the model before it is loaded, and perhaps exported, which takes a while.
+            read = read_sentence_model(resolve_model(name), name)
+            field.meta(read.fingerprint, read.name, read.dimensions)
+        with chosen_encoder(chosen) as encoder:
+            report_warnings(encoder, report)
+            return _adopt(opened, field, encoder, chosen, on_wait)
+
+
+def _adopt(
+    engine: Engine, adoptable: AdoptableField, encoder: Encoder, options: AdoptOptions, on_wait: Callable[[str], None]
+) -> AdoptionReport:
+    sample, min_cosine, report = options["sample"], options["min_cosine"], options["report"]
+    info, policy, name = encoder.info, RetryPolicy(options["retry_seconds"]), adoptable.state.name
     meta = adoptable.meta(info.fingerprint, info.model, info.dimensions)
     retrying = make_retrier(policy, on_wait)
     # This engine is for reads only. Each change is retried as a whole and uses the plain engine.
@@ -463,7 +515,7 @@ def adopt_vectors(
         *(name, adoptable.name, meta, documents, with_vector, waiting, min_cosine),
         *_compare_sample(reads, adoptable, query, encoder, sample),
     )
-    if dry_run or not result.is_accepted:
+    if options["dry_run"] or not result.is_accepted:
         return result
     retrying(partial(put_adopted_field, engine, adoptable, meta))
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")

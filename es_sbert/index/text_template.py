@@ -465,7 +465,7 @@ class TextTemplate:
 DEFAULT_TEXT_FIELD = "text"
 
 
-def parse_text_options(text_fields: Sequence[str], text_template: str | None) -> TextTemplate | None:
+def parse_text_options(text_fields: str | Sequence[str], text_template: str | None) -> TextTemplate | None:
     """Parse the template that the settings define; None if neither is set.
 
     Raises:
@@ -477,7 +477,8 @@ def parse_text_options(text_fields: Sequence[str], text_template: str | None) ->
                 f"{setting('text_fields')} and {setting('text_template')} cannot be combined", "Use one of the two."
             )
         return TextTemplate.parse(text_template)
-    return TextTemplate.from_fields(text_fields) if text_fields else None
+    names = [text_fields] if isinstance(text_fields, str) else text_fields
+    return TextTemplate.from_fields(names) if names else None
 
 
 def format_text_options(vector_field: str, text: str) -> str:

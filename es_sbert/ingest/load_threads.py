@@ -62,6 +62,9 @@ class EngineWait:
 class LoadControl:
     """Stops a load at one of three levels, each of which includes the ones before it. Thread-safe.
 
+    Args:
+        on_start: Called when the load begins, after all waits that only a signal of the system ends.
+
     Attributes:
         stop_reading: Level 1: nothing more is read; what was read is finished. (A source failed.)
         stop_embedding: Level 2: nothing more is compared, tokenized or embedded, and no bulk request is sent again;
@@ -74,7 +77,8 @@ class LoadControl:
         engine_wait: Whether requests are being retried.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_start: Callable[[], object] = lambda: None) -> None:
+        self.on_start = on_start
         self.stop_reading = threading.Event()
         self.stop_embedding = threading.Event()
         self.stop_retrying = threading.Event()

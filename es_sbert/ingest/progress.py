@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, TextColumn
@@ -126,6 +126,26 @@ class ProgressMeter:
 
 class SilentMeter(ProgressMeter):
     """Shows nothing."""
+
+
+class CallbackMeter(ProgressMeter):
+    """Passes snapshots to a function."""
+
+    def __init__(self, show: Callable[[ProgressSnapshot], object]) -> None:
+        self._show = show
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        self._show(snapshot)
+
+
+ProgressOutput: TypeAlias = Callable[[ProgressSnapshot], object] | ProgressMeter
+
+
+def as_meter(progress: ProgressOutput | None) -> ProgressMeter:
+    """Return a meter that shows snapshots by a function; None shows nothing."""
+    if progress is None:
+        return SilentMeter()
+    return progress if isinstance(progress, ProgressMeter) else CallbackMeter(progress)
 
 
 @dataclass

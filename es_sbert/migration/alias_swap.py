@@ -12,7 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from es_sbert.arguments import check_arguments
+from es_sbert.engines.connect import connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, ShardState
 from es_sbert.engines.rest import Json
@@ -30,6 +33,9 @@ from es_sbert.migration.migration_state import (
     replaced_error,
     set_target_pointer,
 )
+
+if TYPE_CHECKING:
+    from es_sbert.engines.connect import EngineOrClient
 
 
 def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
@@ -236,11 +242,13 @@ def use_permit_action(target: str, permit: str) -> Json:
     return {"remove": {"index": target, "alias": permit, "must_exist": True}}
 
 
-def cancel_migration(engine: Engine, name: str) -> tuple[str, str]:
+@check_arguments
+def cancel_migration(name: str, engine: EngineOrClient = None) -> tuple[str, str]:
     """Cancel a migration that has not moved the aliases yet.
 
     Args:
         name: The alias, or the index from which or to which it goes.
+        engine: As for `SemanticIndex`.
 
     Returns:
         The index of the alias, which stays in use, and the new index that was deleted.
@@ -251,30 +259,31 @@ def cancel_migration(engine: Engine, name: str) -> tuple[str, str]:
         UsageError: another process on this machine is running it.
         EngineError: the engine failed; the same call cancels what is left.
     """
-    alias = _find_cancellable(engine, require_index(engine, name), name).state.alias
-    with migration_lock(engine.info.url, alias):
-        index = require_index(engine, alias)
-        begun = _find_cancellable(engine, index, alias)
-        target, state = begun.target, begun.state
-        if state.is_rollback:
-            lifted = remove_leftover_block(engine, alias)
-            refusal = replace(begun, refuses_writes=begun.refuses_writes and lifted is None).error()
-            if lifted is not None:
-                refusal.add_note(f"{lifted} accepts writes again")
-            raise refusal
-        in_use = engine.get_aliases(target.name).get(target.name, {}).keys() - {state.permit}
-        if in_use:
-            raise IndexMismatch(
-                f"the index {target.name} has the alias {min(in_use)}, so it is in use", "Remove its aliases first."
-            )
-        remove_leftover_block(engine, alias)
-        current = engine.get_index(alias)
-        if current is None or current.name != index.name:
-            raise IndexMismatch(
-                f"another process has just swapped {alias}", "Run the same command again to see what remains."
-            )
-        engine.delete_index(target.name)
-        set_target_pointer(engine, index, None)
+    with connected(engine) as opened:
+        alias = _find_cancellable(opened, require_index(opened, name), name).state.alias
+        with migration_lock(opened.info.url, alias):
+            index = require_index(opened, alias)
+            begun = _find_cancellable(opened, index, alias)
+            target, state = begun.target, begun.state
+            if state.is_rollback:
+                lifted = remove_leftover_block(opened, alias)
+                refusal = replace(begun, refuses_writes=begun.refuses_writes and lifted is None).error()
+                if lifted is not None:
+                    refusal.add_note(f"{lifted} accepts writes again")
+                raise refusal
+            in_use = opened.get_aliases(target.name).get(target.name, {}).keys() - {state.permit}
+            if in_use:
+                raise IndexMismatch(
+                    f"the index {target.name} has the alias {min(in_use)}, so it is in use", "Remove its aliases first."
+                )
+            remove_leftover_block(opened, alias)
+            current = opened.get_index(alias)
+            if current is None or current.name != index.name:
+                raise IndexMismatch(
+                    f"another process has just swapped {alias}", "Run the same command again to see what remains."
+                )
+            opened.delete_index(target.name)
+            set_target_pointer(opened, index, None)
     return index.name, target.name
 
 

@@ -5,25 +5,31 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Unpack, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.arguments import check_arguments, spell_out, with_defaults
+from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder
+from es_sbert.engines.connect import connected
 from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.retry import RetryingEngine, RetryPolicy, is_transient, make_retrier
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed
+from es_sbert.index.mapping import with_float_vectors
+from es_sbert.index.text_languages import language_warning, sample_languages
+from es_sbert.index.text_template import parse_text_options
+from es_sbert.index.vector_field import require_index, vector_field_from_state
 from es_sbert.index.versioned_updates import VersionedUpdates
 from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import ProgressMeter
+from es_sbert.ingest.progress import ProgressMeter, ProgressOutput, as_meter
 from es_sbert.messages import pluralize, setting
 from es_sbert.migration.alias_swap import (
     HoldExpired,
@@ -52,6 +58,10 @@ from es_sbert.migration.migration_state import (
     taken_over_error,
 )
 from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
+from es_sbert.settings import MigrationOptions, RetryOptions, VectorFieldName
+
+if TYPE_CHECKING:
+    from es_sbert.engines.connect import EngineOrClient
 
 T = TypeVar("T")
 
@@ -155,33 +165,103 @@ _UNBLOCK_SHARE = 0.25
 _MAX_IDS = 8000
 
 
-def migrate(
+class MigrateOptions(ModelOptions, VectorFieldName, MigrationOptions, RetryOptions, total=False):
+    """Keyword arguments of `migrate_index`: the new model (by default, that of the index is kept), and the migration.
+
+    Attributes:
+        name: Name of the new index; by default the alias and the model's fingerprint.
+        text_fields, text_template: New text to embed; by default unchanged.
+        replace_index: If the alias is an index: replace it with an alias of its name, deleting it in the same step.
+        max_write_block: Seconds for which writes may be refused before the swap, over all attempts.
+        dead_letters: File to which documents that cannot be embedded are appended; by default named after the index.
+    """
+
+    name: str | None
+    text_fields: Annotated[str | Sequence[str], Field(())]
+    text_template: str | None
+    replace_index: Annotated[bool, Field(False)]
+    max_write_block: Annotated[float, Field(10.0, gt=0)]
+    dead_letters: str | Path | None
+
+
+@check_arguments
+@spell_out(MigrateOptions)
+def migrate_index(
+    alias: str,
+    engine: EngineOrClient = None,
+    *,
+    progress: ProgressOutput | None = None,
+    control: LoadControl | None = None,
+    **options: Unpack[MigrateOptions],
+) -> MigrationResult:
+    """Move the index of an alias to another model, text or index type while it is in use, as `es-sbert index migrate`.
+
+    A new index gets the settings, mapping and documents of the old one. Then all aliases are swapped in one step.
+    Writes are refused for a few seconds before. The same call resumes a migration that was stopped or killed, and
+    `cancel_migration` cancels it.
+
+    Usage:
+        ```python
+        result = migrate_index("docs", "http://localhost:9200", model="my-model")
+        print(result.target, result.documents)
+        ```
+
+    Args:
+        alias: The alias, or with `replace_index` the index that becomes one.
+        engine: As for `SemanticIndex`.
+        progress: Called several times a second while documents are embedded, from one thread.
+        control: Stops the migration from another thread: `LoadControl.interrupt`.
+        options: See `MigrateOptions`. `report` is called with a message for each step.
+
+    Raises:
+        UsageError, IndexMissing, IndexMismatch: the migration is not possible, or the new index fails verification.
+        ModelError, DeviceError: as for `Encoder`.
+        EngineError: the engine failed; the same call resumes.
+        OutputError: the dead-letter file cannot be written.
+    """
+    chosen: Any = with_defaults(MigrateOptions, options)
+    text = parse_text_options(chosen["text_fields"], chosen["text_template"])
+    wanted = {name: value for name, value in chosen.items() if name in MigrationRequest.__annotations__}
+    request = MigrationRequest(alias, text=text, **wanted)
+    control, report = control or LoadControl(), chosen["report"]
+    with connected(engine) as opened:
+        policy = RetryPolicy(chosen["retry_seconds"])
+        retrying = make_retrier(
+            policy, lambda reason: report(f"waiting for the engine: {reason}"), control.stop_retrying
+        )
+        with migration_lock(opened.info.url, alias):
+            # Remove the block before a model is loaded: writers have waited since the run that blocked them was killed.
+            lifted = retrying(lambda: remove_leftover_block(opened, alias))
+        if lifted is not None:
+            report(f"{lifted} accepts writes again; an earlier run had blocked them")
+        state = with_float_vectors(retrying(lambda: require_index(opened, alias)))
+        field = vector_field_from_state(opened, state, request.vector_field)
+        meta = field.meta
+        with chosen_encoder(options, (field.index, meta.model, meta.fingerprint)) as encoder:
+            control.on_start()
+            name = encoder.info.model
+            texts = meta if text is None else meta.changed(text=text.template)
+            languages = sample_languages(opened, field.index, field.name, texts)
+            warning = language_warning(languages, alias, name, encoder.info.fingerprint)
+            if warning is not None:
+                report(f"Warning: {'. '.join(warning)}")
+            if encoder.info.fingerprint != meta.fingerprint:
+                report(f"Gateways need {name} too, or they refuse searches after the swap: `serve --also-model {name}`")
+            dead_letters = None if chosen["dead_letters"] is None else Path(chosen["dead_letters"])
+            return _migrate(opened, encoder, request, control, as_meter(progress), report, dead_letters, policy)
+
+
+def _migrate(
     engine: Engine,
     encoder: Encoder,
     request: MigrationRequest,
     control: LoadControl,
-    meter: Callable[[], ProgressMeter],
-    *,
-    report: Callable[[str], None] = lambda message: None,
-    dead_letters: Path | None = None,
-    retry_seconds: float = 300.0,
+    meter: ProgressMeter,
+    report: Callable[[str], None],
+    dead_letters: Path | None,
+    policy: RetryPolicy,
 ) -> MigrationResult:
-    """Run a new or interrupted migration to its end, and return its outcome.
-
-    Args:
-        encoder: Runs the new model.
-        control: Stops the migration between two pages.
-        meter: Makes a meter for a load.
-        report: Receives a message for each step.
-        dead_letters: File for documents that cannot be embedded.
-        retry_seconds: Seconds for which transient failures are retried.
-
-    Raises:
-        UsageError, IndexMissing, IndexMismatch: the request is not possible, or the new index fails verification.
-        EngineError: the engine failed; the same call resumes.
-        OutputError: the dead-letter file cannot be written.
-    """
-    policy = RetryPolicy(retry_seconds)
+    """Run a new or interrupted migration to its end, and return its outcome."""
     retrier = make_retrier(policy, control.engine_wait.begin, control.stop_retrying)
 
     def retrying(call: Callable[[], T]) -> T:
@@ -243,7 +323,7 @@ class _MigrationRun:
     context: MigrationContext
     encoder: Encoder
     tracker: DeletionTracker
-    meter: Callable[[], ProgressMeter]
+    meter: ProgressMeter
     dead_letters: Path | None
     result: MigrationResult
 
@@ -320,7 +400,7 @@ class _MigrationRun:
         )
         plan = context.retrying(lambda: plan_load(context.unretried, settings, sources=[]))
         # The migration prints one summary at its end.
-        summary = run_load(context.unretried, self.encoder, plan, control, self.meter(), show_summary=False)
+        summary = run_load(context.unretried, self.encoder, plan, control, self.meter, show_summary=False)
         result.embedded += summary.indexed
         result.passages += summary.passages
         result.truncated += summary.truncated

@@ -17,7 +17,7 @@ from es_sbert.search.semantic_index import CreateOptions, SemanticIndex
 from es_sbert.settings import Count
 
 if TYPE_CHECKING:
-    from es_sbert.search.semantic_index import EngineOrClient
+    from es_sbert.engines.connect import EngineOrClient
 
 T = TypeVar("T")
 P = ParamSpec("P")

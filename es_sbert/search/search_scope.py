@@ -9,16 +9,15 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from pydantic import Field
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, ModelOptions, open_index_encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
@@ -35,7 +34,7 @@ from es_sbert.index.vector_field import (
     vector_field_from_state,
 )
 from es_sbert.search.vector_query import SearchMethod
-from es_sbert.settings import ModelName, RunOptions, VectorFieldName, no_report
+from es_sbert.settings import VectorFieldName
 from es_sbert.vectors import Vectors
 
 
@@ -243,18 +242,6 @@ logger = logging.getLogger(__name__)
 REFRESH_SECONDS = 30.0
 
 
-class ModelOptions(ModelName, RunOptions, total=False):
-    """Keyword arguments that choose the model of an index; all may be left out.
-
-    Attributes:
-        encoder: A loaded encoder instead of a model's name; it is not closed by `close`.
-        report: See `Encoder`.
-    """
-
-    encoder: Encoder | None
-    report: Annotated[Callable[[str], None], Field(no_report)]
-
-
 class OpenOptions(ModelOptions, VectorFieldName, total=False):
     """Keyword arguments that open an index; by default, the model is the one that the mapping names."""
 
@@ -395,7 +382,7 @@ class AliasResolver:
                 name: value for name, value in self._options.items() if name not in ("encoder", "vector_field")
             }
             field = target.field
-            encoder = Encoder.for_index(field.index, field.meta.model, field.meta.fingerprint, **options)
+            encoder = open_index_encoder(field.index, field.meta.model, field.meta.fingerprint, **options)
             self._loaded.append(encoder)
         try:
             check_field_model(target.field, encoder.info.fingerprint, encoder.info.model)

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from es_sbert.arguments import as_texts, check_arguments, spell_out
-from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
-from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.connect import is_address, open_engine
+from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
+from es_sbert.encoder.encoder import Encoder, check_one_model
+from es_sbert.engines.connect import address_settings, open_engine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_index_expression
@@ -46,13 +46,9 @@ from es_sbert.settings import AddOptions, Count, HybridOptions, IndexOptions, Se
 from es_sbert.vectors import Vectors
 
 if TYPE_CHECKING:
-    from elasticsearch import Elasticsearch
-    from opensearchpy import OpenSearch
-
     from es_sbert.encoder.reranker import Reranker
+    from es_sbert.engines.connect import EngineOrClient
     from es_sbert.ingest.load_report import LoadReport
-
-    EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | Sequence[str] | None
 
 Result = TypeVar("Result", bound=RankedHits[Any])
 # Builds the requests of searches for the indices that an alias points to now.
@@ -103,10 +99,10 @@ class SemanticIndex:
     def __init__(
         self, index: str | Sequence[str], engine: EngineOrClient = None, **options: Unpack[OpenOptions]
     ) -> None:
-        _check_model(options)
+        check_one_model(options)
         self._names = (index,) if isinstance(index, str) else tuple(index)
         self._alias_resolver: AliasResolver | None = None
-        self._owns_engine = _opens_engine(engine)
+        self._owns_engine = address_settings(engine) is not None
         self._engine = open_engine(engine)
         try:
             self._alias_resolver = AliasResolver(self._engine, self._names, options)
@@ -133,7 +129,7 @@ class SemanticIndex:
             ModelError: the model cannot be found or is broken.
             EngineError: the engine cannot be used.
         """
-        _check_model(options)
+        check_one_model(options)
         model, encoder = options.get("model"), options.get("encoder")
         opening: Any = {name: value for name, value in options.items() if name in OpenOptions.__annotations__}
         if encoder is None and model is None:
@@ -147,10 +143,10 @@ class SemanticIndex:
             ensure_vector_field(connection, name, request, shards=shards, replicas=replicas)
             index = cls(name, connection, **opening)
         except BaseException:
-            if _opens_engine(engine):
+            if address_settings(engine) is not None:
                 connection.close()
             raise
-        index._owns_engine = _opens_engine(engine)
+        index._owns_engine = address_settings(engine) is not None
         return index
 
     def __reduce__(self) -> str:
@@ -537,13 +533,3 @@ class SemanticIndex:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _opens_engine(engine: object) -> bool:
-    """Whether the connection is opened, and so closed, by the index."""
-    return engine is None or isinstance(engine, EngineSettings) or is_address(engine)
-
-
-def _check_model(options: OpenOptions | CreateOptions) -> None:
-    if options.get("model") is not None and options.get("encoder") is not None:
-        raise UsageError("a model and an encoder cannot be combined", "Pass one of the two.")

@@ -7,26 +7,32 @@ last checkpoint.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 import torch
 from numpy.typing import NDArray
 
+from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.batched import batched
+from es_sbert.bundle.local_registry import try_register_model
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import Retrier, without_retries
+from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier, without_retries
 from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
 from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.evaluation.judgement_files import LabeledQuery, read_labeled_queries
 from es_sbert.evaluation.ranking_metrics import measure_ranking
 from es_sbert.evaluation.significance import PairedDifference, Verdict, paired_difference
 from es_sbert.filesystem import file_lock, open_output
@@ -35,7 +41,7 @@ from es_sbert.index.mapping import and_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
 from es_sbert.messages import pluralize, setting
-from es_sbert.settings import AdaptSettings
+from es_sbert.settings import AdaptSettings, Count, Seconds, no_report
 from es_sbert.training.adapt_plan import (
     AdaptInputs,
     AdaptPlan,
@@ -56,11 +62,13 @@ from es_sbert.training.pair_corpus import (
 from es_sbert.training.recipe import HardNegativesSpec
 from es_sbert.training.run_folder import hash_model, write_json
 from es_sbert.training.training_errors import translate_disk_errors
-from es_sbert.training.training_run import refuse_several_processes, train
+from es_sbert.training.training_run import refuse_several_processes, train_model
+
+if TYPE_CHECKING:
+    from es_sbert.engines.connect import EngineOrClient
 
 # Documents that are ranked for a query: to find negatives, and to measure a model.
 _RANK_DEPTH, _MEASURED_DEPTH = 100, 10
-_NO_INPUTS = AdaptInputs()
 _SEARCHES_PER_REQUEST = 50
 _IDS_PER_REQUEST = 1000
 
@@ -100,6 +108,7 @@ class AdaptResult:
         plan: Model and fields of the run.
         trained: Number of pairs that the model was trained on.
         is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
+        settings: The settings of the run.
     """
 
     comparison: ModelComparison
@@ -108,6 +117,7 @@ class AdaptResult:
     plan: AdaptPlan
     trained: int
     is_alias: bool
+    settings: AdaptSettings
 
 
 def query_metrics(
@@ -192,7 +202,7 @@ def _bm25_body(query: str, fields: Sequence[str], filter: Json | None, size: int
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A run of `adapt`; the attributes are its arguments."""
+    """A run of `adapt_model`; the attributes are its arguments."""
 
     engine: Engine
     settings: AdaptSettings
@@ -268,7 +278,7 @@ class Adaptation:
             scores = found["comparison"]
             ndcg, recall = PairedDifference(**scores["ndcg"]), PairedDifference(**scores["recall"])
             comparison = ModelComparison(scores["documents"], ndcg, recall)
-            return AdaptResult(comparison, model, found["fingerprint"], plan, found["trained"], is_alias)
+            return AdaptResult(comparison, model, found["fingerprint"], plan, found["trained"], is_alias, self.settings)
         documents = self.read_corpus(plan)
         split = self.split(documents)
         self.write_examples(plan, documents, split)
@@ -277,7 +287,7 @@ class Adaptation:
         compared = self.compare(plan, documents, split)
         scores = {"verdict": compared.verdict, "comparison": asdict(compared)}
         write_json(path, scores | {"fingerprint": fingerprint, "trained": trained})
-        return AdaptResult(compared, model, fingerprint, plan, trained, is_alias)
+        return AdaptResult(compared, model, fingerprint, plan, trained, is_alias, self.settings)
 
     def plan(self, state: IndexState) -> AdaptPlan:
         """Choose model and fields, and report the choice; a resumed run uses the recorded choice.
@@ -429,7 +439,7 @@ class Adaptation:
         """Train the model, or resume its training; return its fingerprint."""
         resume = (self.model_folder / "training" / "run.json").is_file()
         with _torch_threads(self.threads):
-            trained = train(
+            trained = train_model(
                 training_recipe(self.settings, plan),
                 self.model_folder,
                 data_folder=self.work,
@@ -458,45 +468,96 @@ class Adaptation:
         return compare_metrics(metrics[0], metrics[1], len(texts), self.settings.seed)
 
 
-def adapt(
-    engine: Engine,
-    settings: AdaptSettings,
-    folder: Path,
+@check_arguments
+@spell_out(AdaptSettings)
+def adapt_model(
+    index: str,
+    output: str | Path,
+    engine: EngineOrClient = None,
     *,
-    inputs: AdaptInputs = _NO_INPUTS,
+    name: str | None = None,
+    queries: str | Path | Sequence[LabeledQuery] | None = None,
+    train_queries: str | Path | Sequence[LabeledQuery] = (),
     resume: bool = False,
     keep: bool = False,
+    register: bool = False,
     device: str = "auto",
-    threads: int | None = None,
-    report: Callable[[str], None] = lambda message: None,
-    retrying: Retrier = without_retries,
+    threads: Count | None = None,
+    retry_seconds: Seconds = 300.0,
+    body_fields: Sequence[str] | str = (),
+    report: Callable[[str], None] = no_report,
+    **settings: Any,
 ) -> AdaptResult:
     """Tune a model on the documents of an index, and compare it with the model that it started from.
 
+    This is what `es-sbert adapt` does. It needs the extra `train`. Nothing is written to the index.
+
+    Usage:
+        ```python
+        result = adapt_model("docs", "docs-tuned", "http://localhost:9200", report=print)
+        print(result.comparison.verdict, result.model)
+        ```
+
     Args:
-        engine: The engine of the index.
-        settings: Settings of the run.
-        folder: New or empty, except with `resume`: gets `adapt` (documents, pairs, result) and `model`, a bundle.
-        inputs: Queries that do not come from the index.
+        index: Index, or alias of one.
+        output: Folder; new or empty, except with `resume`. It gets `adapt` (documents, pairs, result) and `model`, a
+            bundle.
+        engine: As for `SemanticIndex`.
+        name: Name of the tuned model; by default INDEX-tuned.
+        queries: Labeled queries to compare the models with, instead of held-out titles or sentences: a file (JSON Lines
+            of `{"query": "…", "ids": ["…"]}`, or a judgement list), or a list.
+        train_queries: Labeled queries to train on as well, such as those of a search log with the documents that were
+            opened.
         resume: Resume the run in the folder.
         keep: Keep the model even if it is not better.
+        register: Register the model under its name if it is better.
         device: `auto`, `cpu` or `cuda`.
         threads: CPU threads of the encoder and of the training.
+        retry_seconds: Seconds for which requests are retried if the engine is overloaded or does not respond.
+        body_fields: Field or fields of the text; by default the text that the index embeds, without the title.
         report: Called with progress messages.
-        retrying: Retries each request.
+        settings: See `AdaptSettings`.
 
     Returns:
         The result. Unless the tuned model is better or `keep` is set, its model is deleted.
 
     Raises:
         IndexMissing, IndexMismatch: the index does not exist, or has no suitable fields.
-        SourceError: there are too few pairs.
-        ModelError, EngineError, TrainingError, OutputError: see `train`.
-        UsageError, CheckpointInvalid: see `Adaptation.begin`.
+        SourceError: there are too few pairs, or a file of queries cannot be read.
+        ModelError, EngineError, TrainingError, OutputError: see `train_model`.
+        UsageError, CheckpointInvalid: options are invalid; see `Adaptation.begin`.
     """
     refuse_several_processes()
-    run = Adaptation(engine, settings, inputs, folder, device=device, threads=threads, report=report, retrying=retrying)
-    state = retrying(lambda: require_index(engine, settings.index))
+    folder, body = Path(output), (body_fields,) if isinstance(body_fields, str) else tuple(body_fields)
+    wanted = AdaptSettings(index=index, name=name or default_name(index), body_fields=body, **settings)
+    evaluated, trained = map(_labeled, (queries, train_queries))
+    inputs = AdaptInputs(evaluated, trained or ())
+    retrying = make_retrier(RetryPolicy(retry_seconds), lambda reason: report(f"waiting for the engine: {reason}"))
+    with connected(engine) as opened:
+        run = Adaptation(
+            opened, wanted, inputs, folder, device=device, threads=threads, report=report, retrying=retrying
+        )
+        result = _adapt(run, resume=resume)
+    is_better = result.comparison.verdict is Verdict.BETTER
+    if not is_better and not keep:
+        shutil.rmtree(run.model_folder, ignore_errors=True)
+    if is_better and register:
+        try_register_model(run.model_folder, result.fingerprint, name=wanted.name)
+    return result if run.model_folder.is_dir() else replace(result, model=None)
+
+
+def default_name(index: str) -> str:
+    """Return the default name of a model tuned on an index, without characters that model names cannot have."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', index).strip('._-') or 'index'}-tuned"
+
+
+def _labeled(queries: str | Path | Sequence[LabeledQuery] | None) -> Sequence[LabeledQuery] | None:
+    return read_labeled_queries(Path(queries)) if isinstance(queries, str | Path) else queries
+
+
+def _adapt(run: Adaptation, *, resume: bool) -> AdaptResult:
+    folder = run.folder
+    state = run.retrying(lambda: require_index(run.engine, run.settings.index))
 
     def refuse() -> None:
         raise UsageError(f"another `es-sbert adapt` is writing to {folder}", "Wait for it, or use another folder.")
@@ -512,10 +573,7 @@ def adapt(
             if not resume and not run.model_folder.exists():
                 shutil.rmtree(run.work)
             raise
-    is_better = result.comparison.verdict is Verdict.BETTER
-    if not is_better and not keep:
-        shutil.rmtree(run.model_folder, ignore_errors=True)
-    return result if run.model_folder.is_dir() else replace(result, model=None)
+    return result
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from typing import Literal
 
 import numpy as np
 
+from es_sbert.arguments import check_arguments
+from es_sbert.bundle.local_registry import try_register_model
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation, PromptKind
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, SentenceModel, read_sentence_model
@@ -25,7 +27,7 @@ from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.messages import pluralize, setting
 from es_sbert.runtime.variant_candidates import default_exports
-from es_sbert.settings import Student
+from es_sbert.settings import Student, no_report
 from es_sbert.training.bi_encoder_task import open_initial_model
 from es_sbert.training.recipe import (
     DataSpec,
@@ -75,9 +77,10 @@ class Distillation:
     cosine: float | None = None
 
 
-def distill(
+@check_arguments
+def distill_model(
     teacher: str,
-    output: Path,
+    output: str | Path,
     texts: Sequence[str] = (),
     *,
     layers: int | None = None,
@@ -90,14 +93,20 @@ def distill(
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     device: str = "auto",
     resume: bool = False,
-    report: Callable[[str], None] = lambda message: None,
+    register: bool = False,
+    report: Callable[[str], None] = no_report,
 ) -> Distillation:
     """Distill a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
 
     The student's vectors are in the space of the teacher: they have the same length, and are trained toward the
     teacher's vectors of the texts. A tenth of the texts, at most 1,000, measures that and chooses the best checkpoint.
-    Without texts, a static student is exported untrained. The student is not registered under a name; `es-sbert
-    distill` does that too. Needs the extra `train`.
+    Without texts, a static student is exported untrained. Needs the extra `train`.
+
+    Usage:
+        ```python
+        student = distill_model("all-MiniLM-L6-v2", "minilm-3", texts, layers=3, report=print)
+        print(student.folder, student.cosine)
+        ```
 
     Args:
         teacher: Folder, hub id, installed or registered name of a sentence encoder.
@@ -113,6 +122,7 @@ def distill(
         precision: Number format of the transformer's matrix products in training.
         device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run, with the same arguments.
+        register: Register the student under its name, so that searches find it (`es-sbert model list`).
         report: Called with progress messages.
 
     Raises:
@@ -133,6 +143,7 @@ def distill(
         seed=seed,
         precision=precision,
     )
+    output = Path(output)
     refuse_several_processes()
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
@@ -150,7 +161,10 @@ def distill(
         start = folder if base_model is None else base_model.folder
         open_initial_model(start, ModelSpec(base=base or teacher, layers=layers))
     if not texts:
-        return _export_untrained(teacher, folder, student, output, name, report)
+        untrained = _export_untrained(teacher, folder, student, output, name, report)
+        if register:
+            try_register_model(output, untrained.fingerprint, name=name)
+        return untrained
     if len(distinct) < MIN_TEXTS:
         raise SourceError(
             f"there are {pluralize(len(distinct), 'different text')}, too few to learn from",
@@ -164,6 +178,8 @@ def distill(
     with translate_disk_errors(output):
         for vectors in RunFolder(output).stage(STAGE).glob("teacher-*.npy"):
             vectors.unlink()
+    if register:
+        try_register_model(output, result.fingerprint, name=name)
     stage = result.stages[0] if result.stages else None
     return Distillation(
         output,

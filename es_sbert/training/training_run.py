@@ -15,12 +15,15 @@ from typing import Any
 import yaml
 from transformers.utils import logging as transformers_logging
 
+from es_sbert.arguments import check_arguments
 from es_sbert.bundle.bundle import hash_file, is_encoder_bundle, open_encoder_bundle
+from es_sbert.bundle.local_registry import try_register_model
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import ModelNotFound, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime.variant_candidates import default_exports
+from es_sbert.settings import no_report
 from es_sbert.training.example_augmentation import augment_examples
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.recipe import SENTENCE_TRANSFORMERS, ModelSpec, Recipe, load_recipe
@@ -130,20 +133,27 @@ def check_recipe(recipe: Recipe, data_folder: Path, device: str = "auto") -> lis
     return read_stages(recipe, data_folder)
 
 
-def train(
+@check_arguments
+def train_model(
     recipe: str | Path | Recipe,
-    output: Path,
+    output: str | Path,
     *,
-    data_folder: Path | None = None,
+    data_folder: str | Path | None = None,
     overrides: Mapping[str, str] | None = None,
     device: str = "auto",
     resume: bool = False,
-    report: Callable[[str], None] = lambda message: None,
+    register: bool = False,
+    report: Callable[[str], None] = no_report,
 ) -> TrainingResult:
-    """Train a recipe and export the model to a checked ONNX bundle. Needs the extra `train`.
+    """Train a recipe and export the model to a checked ONNX bundle, as `es-sbert train` does. Needs the extra `train`.
 
-    All inputs are read and checked before anything is written. The trained model is not registered under a name;
-    `es-sbert train` does that too.
+    All inputs are read and checked before anything is written.
+
+    Usage:
+        ```python
+        result = train_model("my-recipe.yaml", "tuned", overrides={"stages.0.epochs": "2"}, report=print)
+        print(result.folder, result.fingerprint)
+        ```
 
     Args:
         recipe: Path of a YAML file, name of a recipe that comes with es-sbert, or a recipe.
@@ -152,6 +162,7 @@ def train(
         overrides: Dotted path of a setting → value in YAML, such as `stages.0.batch` → `32`; ignored for a `Recipe`.
         device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run from its last complete checkpoint.
+        register: Register the model under the recipe's name, so that searches find it (`es-sbert model list`).
         report: Called with progress messages.
 
     Raises:
@@ -168,11 +179,14 @@ def train(
         path = Path(recipe)
         data_folder = data_folder or (path.parent if path.is_file() else None)
         recipe = load_recipe(str(recipe), overrides)
-    data_folder = data_folder or Path()
+    output, data_folder = Path(output), Path(data_folder or "")
     choose_training_device(device)  # fails early: reading data may take long
     stages = read_stages(recipe, data_folder)
     hashes = {path: hash_file(data_folder / path) for path in sorted({one.path for one in recipe.sources})}
-    return run_with_data(recipe, stages, hashes, output, device=device, resume=resume, report=report)
+    trained = run_with_data(recipe, stages, hashes, output, device=device, resume=resume, report=report)
+    if register and trained.fingerprint is not None:
+        try_register_model(trained.folder, trained.fingerprint, name=recipe.name)
+    return trained
 
 
 def run_with_data(

@@ -105,6 +105,10 @@ class Interposed:
         self.info, self.tokenize, self.make_chunker = encoder.info, encoder.tokenize, encoder.make_chunker
         self.window, self.input_limit = encoder.window, encoder.input_limit
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Encoder]:  # for `isinstance`
+        return Encoder
+
     def embed_until(
         self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None] = lambda part: None
     ) -> tuple[Vectors, NDArray[np.bool_]]:

@@ -17,7 +17,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, RequestFailed
-from es_sbert.index.adopt import AdoptionReport, adopt_vectors, read_adoptable_field
+from es_sbert.index.adopt import AdoptionReport, adopt_vectors
 from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.text_template import TextTemplate
@@ -83,7 +83,9 @@ def plain(engine: Engine, index_name: str, tiny: Encoder) -> str:
 def run(
     engine: Engine, index: str, encoder: Encoder, text: TextTemplate | None = TITLE, **settings: Any
 ) -> AdoptionReport:
-    return adopt_vectors(engine, read_adoptable_field(engine, index, "vector", text), encoder, **settings)
+    template = None if text is None else text.template
+    options = {"vector_field": "vector", "text_template": template} | settings
+    return adopt_vectors(index, engine, encoder=encoder, **options)
 
 
 def overheard(engine: Engine, before: Callable[[str], None]) -> Engine:
@@ -178,7 +180,7 @@ def test_wrong_text_and_dry_run_write_nothing(engine: Engine, plain: str, tiny: 
         run(engine, plain, tiny, TextTemplate.parse("{titel}"))
     engine.put_mapping(plain, {"properties": {"empty": vector_mapping(engine, 16)}})
     with pytest.raises(IndexMismatch, match="no document of .* has a vector in empty"):
-        adopt_vectors(engine, read_adoptable_field(engine, plain, "empty", TITLE), tiny)
+        run(engine, plain, tiny, vector_field="empty")
 
 
 def test_documents_without_vector_or_text_are_counted_only(

@@ -64,9 +64,9 @@ def test_index_metrics_match_in_memory_metrics(
         engine.refresh(index)
     settings = EngineSettings(url=es9_url)
     how = {"vector_field": "vector", "encoder": model.encoder, "report": told.append}
-    report = evaluate_index(collection, index, settings, **how)  # type: ignore[arg-type]
+    report = evaluate_index(index, collection, settings, **how)  # type: ignore[arg-type]
     (row,) = report.rows
-    assert report.settings == {"index": index}
+    assert report.settings["index"] == index
     assert (row.data, row.size) == ("grammar", 13)
     assert row.part.startswith(f"{index}: Elasticsearch 9.")
     assert row.part.endswith(", hnsw")
@@ -86,7 +86,7 @@ def test_index_metrics_match_in_memory_metrics(
     ]
     file = write_jsonl(tmp_path / "judged.jsonl", lines)
     data = read_judgements(file)
-    report = evaluate_index(data, index, settings, **how)  # type: ignore[arg-type]
+    report = evaluate_index(index, data, settings, **how)  # type: ignore[arg-type]
     only_queries = RetrievalCollection("judged", collection.documents, data.queries, data.judgements)
     expected = retrieval_row(only_queries, rank_in_memory(model, only_queries), "in memory").figures
     assert report.rows[0].figures == pytest.approx(expected, abs=1.0)
@@ -99,4 +99,4 @@ def test_index_metrics_match_in_memory_metrics(
     assert compared["comparison"]["differences"]["judged"]["ndcg@10"]["difference"] == 0
     elsewhere = RetrievalCollection("elsewhere", {}, {"q": "q"}, {"q": {"x": 1, "y": 2}})
     with pytest.raises(IndexMismatch, match=r"holds none of the 2 relevant documents of elsewhere \(x, y, …\)"):
-        evaluate_index(elsewhere, index, settings, **how)  # type: ignore[arg-type]
+        evaluate_index(index, elsewhere, settings, **how)  # type: ignore[arg-type]

@@ -14,14 +14,10 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import VectorIndexError
-from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.mapping import IndexType, document_meta_field
-from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
-from es_sbert.migration.migrate import migrate
-from es_sbert.migration.prepare_migration import MigrationRequest
+from es_sbert.migration.migrate import migrate_index
 from tests.engine.ingest_support import bulk, load, sentences
 from tests.engine.vectors import request_for, state_of, vector_value
 
@@ -30,14 +26,12 @@ POLICY = RetryPolicy(30)
 
 
 def move(engine: Engine, index: str, encoder: Encoder, dead: Path) -> None:
-    request = MigrationRequest(
-        index, "embedding", name=f"{index}-new", replace_index=True, index_type=IndexType.INT8_HNSW
-    )
-    migrate(engine, encoder, request, LoadControl(), SilentMeter, dead_letters=dead, retry_seconds=30)
+    wanted = {"name": f"{index}-new", "replace_index": True, "index_type": str(IndexType.INT8_HNSW)}
+    migrate_index(index, engine, encoder=encoder, dead_letters=dead, retry_seconds=30, **wanted)
 
 
 def adopt(engine: Engine, index: str, encoder: Encoder) -> None:
-    adopt_vectors(engine, read_adoptable_field(engine, index, "vector", TextTemplate.parse("{text}")), encoder)
+    adopt_vectors(index, engine, encoder=encoder, vector_field="vector", text_template="{text}")
 
 
 WRITERS: dict[str, Writer] = {

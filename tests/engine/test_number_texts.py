@@ -23,15 +23,11 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
-from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.whole_documents import rewrites_numbers
-from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration import document_copy
 from es_sbert.migration.alias_swap import cancel_migration
-from es_sbert.migration.migrate import migrate
-from es_sbert.migration.prepare_migration import MigrationRequest
+from es_sbert.migration.migrate import migrate_index
 from tests.engine.ingest_support import contents, letters, load
 from tests.engine.migration.support import Place, expect_no_stragglers, indices_of
 from tests.engine.vectors import state_of, vector_mapping, vector_value
@@ -238,10 +234,10 @@ def test_number_whose_text_is_lost_is_not_written_again(
         assert "(length: 7.0, indexed in length.words)" in reasons["length"]
         assert "(note: 1.1)" in reasons["lost"]
         assert "(list.code: 7.0)" in reasons["nested"]
-        request = MigrationRequest(index_name, "embedding", index_type="int8_hnsw", replace_index=True)
+        wanted = {"index_type": "int8_hnsw", "replace_index": True, "dead_letters": tmp_path / "dead"}
         with pytest.raises(IndexMismatch, match=r"cannot be written again: .* has changed a number"):
-            migrate(engine, tiny, request, LoadControl(), SilentMeter, dead_letters=tmp_path / "dead", retry_seconds=30)
-        cancel_migration(engine, index_name)
+            migrate_index(index_name, engine, encoder=tiny, retry_seconds=30, **wanted)
+        cancel_migration(index_name, engine)
     phrase: Json = {"match_phrase": {"note": "1.10"}}
     nested: Json = {"nested": {"path": "list", "query": {"term": {"list.code": "7.00"}}}}
     engine.refresh(index_name)
@@ -305,8 +301,8 @@ def test_adoption_keeps_numbers(engine: Engine, index_name: str, tiny: Encoder) 
         value = orjson.dumps(vector_value(engine.info, one))
         sources[key] = source[:-1] + b', "vector": ' + value + b"}"
     write(engine, index_name, sources)
-    adoptable = read_adoptable_field(engine, index_name, "vector", TextTemplate.parse("{text}"))
-    report = adopt_vectors(engine, adoptable, tiny, sample=3)
+    wanted = {"vector_field": "vector", "text_template": "{text}", "sample": 3}
+    report = adopt_vectors(index_name, engine, encoder=tiny, **wanted)
     assert report.written is not None
     assert (report.written.adopted, report.written.refused) == (3, {})
     assert_kept(engine, index_name)

@@ -18,14 +18,12 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import VectorIndexError
-from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
-from es_sbert.migration.migrate import migrate
-from es_sbert.migration.prepare_migration import MigrationRequest
+from es_sbert.migration.migrate import migrate_index
 from tests.engine.ingest_support import Rounds, contents, load, put, same_vectors, update, vector_of, write_jsonl
 from tests.engine.vectors import request_for, vector_mapping
 
@@ -157,7 +155,7 @@ def test_vectors_are_adopted_and_migrated(
     vectors = [to_float_list(vector) for vector in tiny.encode(texts, "document")]
     write(engine, index_name, [one | {"vector": vector} for one, vector in zip(documents(), vectors, strict=True)])
     before = plain(engine, index_name)
-    report = adopt_vectors(engine, read_adoptable_field(engine, index_name, "vector", template), tiny)
+    report = adopt_vectors(index_name, engine, encoder=tiny, vector_field="vector", text_template=template.template)
     assert report.written is not None
     assert report.written.adopted == 3
     assert plain(engine, index_name) == before
@@ -168,8 +166,8 @@ def test_vectors_are_adopted_and_migrated(
     before = plain(engine, index_name)
     alias = fresh_index(engine.info.url)
     engine.update_aliases([{"add": {"index": index_name, "alias": alias}}])
-    request = MigrationRequest(alias, "vector", index_type="hnsw")
-    result = migrate(engine, tiny, request, LoadControl(), SilentMeter, dead_letters=dead, retry_seconds=60)
+    wanted = {"vector_field": "vector", "index_type": "hnsw"}
+    result = migrate_index(alias, engine, encoder=tiny, dead_letters=dead, retry_seconds=60, **wanted)
     try:
         after = plain(engine, alias)
         for key, source in before.items():

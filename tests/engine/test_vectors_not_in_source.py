@@ -21,10 +21,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.vector_field import read_vector_field
-from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
-from es_sbert.migration.migrate import migrate
-from es_sbert.migration.prepare_migration import MigrationRequest
+from es_sbert.migration.migrate import migrate_index
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import load, put, sentences, write_jsonl
 from tests.engine.vectors import state_of
@@ -91,9 +88,9 @@ def test_documents_are_embedded_in_place_and_migrated(
     with pytest.raises(IndexMismatch, match="does not keep embedding in its _source"):
         FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(30))
 
-    request = MigrationRequest(index_name, "embedding", f"{index_name}-new", "int8_hnsw", replace_index=True)
+    wanted = {"name": f"{index_name}-new", "index_type": "int8_hnsw", "replace_index": True, "dead_letters": dead}
     try:
-        moved = migrate(engine, tiny, request, LoadControl(), SilentMeter, dead_letters=dead, retry_seconds=30)
+        moved = migrate_index(index_name, engine, encoder=tiny, retry_seconds=30, **wanted)
         assert (moved.finished, moved.copied, moved.embedded, moved.compared) == (True, 20, 20, 20)
         after = read_index(engine, index_name, "embedding")
         np.testing.assert_allclose(after.vectors, before.vectors, atol=1e-6)

@@ -27,9 +27,8 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.migration.migrate import MigrationResult, migrate
+from es_sbert.migration.migrate import MigrationResult, migrate_index
 from es_sbert.migration.migration_state import MigrationState, read_migration_state, with_migration_state
-from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.ingest_support import same_vectors
 from tests.engine.vectors import request_for, state_of, vector_mapping
 from tests.tiny import WORDS, write_tiny_bert
@@ -123,15 +122,15 @@ class Place:
     def migrate(
         self, encoder: Encoder, *, control: LoadControl | None = None, retry_seconds: float = 60, **wanted: Any
     ) -> MigrationResult:
-        return migrate(
+        return migrate_index(
+            self.alias,
             self.engine,
-            encoder,
-            # Long enough for a machine that does other work at the same time.
-            MigrationRequest(self.alias, "embedding", **{"max_write_block": 60.0} | wanted),
-            control or LoadControl(),
-            SilentMeter,
+            encoder=encoder,
+            control=control,
             dead_letters=self.dead,
             retry_seconds=retry_seconds,
+            # Long enough for a machine that does other work at the same time.
+            **{"max_write_block": 60.0} | wanted,
         )
 
     def embed(self, encoder: Encoder, index: str | None = None) -> None:

@@ -183,7 +183,7 @@ def test_leftover_write_block_is_reported_and_removed_by_cancel(place9: Place, e
     [note] = caught.value.__notes__
     assert re.search("writes to .* are still refused.*--cancel", note)
     assert is_blocked(place9)
-    assert cancel_migration(engine, place9.alias)[0] == place9.index
+    assert cancel_migration(place9.alias, engine)[0] == place9.index
     place9.write(LATE)
 
 

@@ -49,7 +49,7 @@ def test_begun_migration_is_refused_and_cancelled_only_if_its_index_is_new(
     for refused in (
         lambda: place.migrate(encoders[1]),
         lambda: place.migrate(encoders[1], name=f"{place.alias}-other"),
-        *([lambda: cancel_migration(engine, place.alias)] if is_kept else []),
+        *([lambda: cancel_migration(place.alias, engine)] if is_kept else []),
     ):
         with pytest.raises(IndexMismatch, match="only an earlier version of es-sbert can finish it") as caught:
             refused()
@@ -59,7 +59,7 @@ def test_begun_migration_is_refused_and_cancelled_only_if_its_index_is_new(
     if is_kept:
         assert engine.get_index(target) is not None
         return
-    assert cancel_migration(engine, place.alias) == (place.index, target)
+    assert cancel_migration(place.alias, engine) == (place.index, target)
     assert engine.get_index(target) is None
     place.write({"x": document(700)})
     assert place.migrate(encoders[1]).finished
@@ -75,7 +75,7 @@ def test_begun_migration_to_bfloat16_is_refused_until_it_is_cancelled(place9: Pl
     with pytest.raises(IndexMismatch, match=f"{target}, whose type of vectors is no longer supported") as caught:
         place.migrate(encoders[1])
     assert "--cancel" in caught.value.remedy
-    assert cancel_migration(engine, place.alias) == (place.index, target)
+    assert cancel_migration(place.alias, engine) == (place.index, target)
 
 
 def test_cancel_removes_the_write_block_that_a_killed_rollback_has_left(place9: Place, encoders: Encoders) -> None:
@@ -88,7 +88,7 @@ def test_cancel_removes_the_write_block_that_a_killed_rollback_has_left(place9: 
     assert begun is not None
     assert f"`es-sbert index migrate {place.alias} --cancel` removes the write block" in begun.error().remedy
     with pytest.raises(IndexMismatch, match="only an earlier version of es-sbert can finish it") as caught:
-        cancel_migration(engine, place.alias)
+        cancel_migration(place.alias, engine)
     assert f"{place.index} accepts writes again" in caught.value.with_notes()
     place.write({"x": document(700)})
     assert engine.get_aliases(target).get(target, {}) == {}  # a swap that is still queued fails

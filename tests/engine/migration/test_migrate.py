@@ -61,13 +61,13 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: Encod
     used = {"index": stopped.target, "alias": f"{place.alias}-used"}
     place.engine.update_aliases([{"add": used}])
     with pytest.raises(IndexMismatch, match=f"has the alias {place.alias}-used, so it is in use"):
-        cancel_migration(place.engine, place.alias)
+        cancel_migration(place.alias, place.engine)
     place.engine.update_aliases([{"remove": used}])
-    assert cancel_migration(place.engine, place.alias) == (place.index, stopped.target)
+    assert cancel_migration(place.alias, place.engine) == (place.index, stopped.target)
     assert place.engine.get_index(stopped.target) is None
     assert read_target_pointer(state_of(place.engine, place.index)) is None
     with pytest.raises(IndexMismatch, match="no migration of"):
-        cancel_migration(place.engine, place.alias)
+        cancel_migration(place.alias, place.engine)
     place.assert_holds(everything(), encoders[0])
 
     assert not place.migrate(encoders[1], control=control).finished
@@ -112,7 +112,7 @@ def test_migration_that_another_machine_takes_over_or_cancels_ends(
             calls.clear()
             monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))  # that of the other machine
             if cancels:
-                cancel_migration(engine, place9.alias)
+                cancel_migration(place9.alias, engine)
             else:
                 migrate_as(place9, engine, encoders[1], control=interrupted())
 

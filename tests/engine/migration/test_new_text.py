@@ -27,24 +27,24 @@ def assert_vectors_of(place: Place, template: TextTemplate, encoder: Encoder) ->
 
 
 def test_same_model_can_embed_a_different_text(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
-    result = place9.migrate(encoders[0], text=TITLED)
+    result = place9.migrate(encoders[0], text_template=TITLED.template)
     assert (result.finished, result.embedded, result.compared) == (True, COUNT, 50)
     assert read_vector_field(place9.engine, place9.alias, "embedding").meta.text == TITLED.template
     assert_vectors_of(place9, TITLED, encoders[0])
     with pytest.raises(IndexMismatch, match="already for the text '{title}. {text}'") as caught:
-        place9.migrate(encoders[0], text=TITLED)
+        place9.migrate(encoders[0], text_template=TITLED.template)
     assert "nothing to do" in caught.value.remedy
-    place9.migrate(encoders[1], text=TextTemplate.from_fields(["title"]))
+    place9.migrate(encoders[1], text_fields="title")
     assert_vectors_of(place9, TextTemplate.parse("{title}"), encoders[1])
     place9.engine.delete_index(result.target)
 
 
 def test_migration_resumes_only_with_its_own_text(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
-    stopped = place9.migrate(encoders[0], control=interrupted(), text=TITLED)
+    stopped = place9.migrate(encoders[0], control=interrupted(), text_template=TITLED.template)
     with pytest.raises(IndexMismatch, match="is being migrated to .* already") as caught:
-        place9.migrate(encoders[0], text=TextTemplate.parse("{title}"))
+        place9.migrate(encoders[0], text_template="{title}")
     assert "--cancel" in caught.value.remedy
-    again = place9.migrate(encoders[0], text=TITLED)
+    again = place9.migrate(encoders[0], text_template=TITLED.template)
     assert (again.resumed, again.finished, again.target) == (True, True, stopped.target)
     assert_vectors_of(place9, TITLED, encoders[0])
 
@@ -54,7 +54,7 @@ def test_template_matching_no_document_is_refused(place9: Place, encoders: tuple
     refusals = {"{titel}. {text}": "mean title?", "{number}": "a JSON number", "{embedding_meta}": "es-sbert writes"}
     for template, said in refusals.items():
         with pytest.raises(UsageError) as caught:
-            place9.migrate(encoders[0], text=TextTemplate.parse(template))
+            place9.migrate(encoders[0], text_template=template)
         assert said in str(caught.value)
     assert require_index(place9.engine, place9.index) == before
     assert find_begun(place9.engine, before) is None

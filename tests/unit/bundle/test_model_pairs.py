@@ -10,7 +10,7 @@ import pytest
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.local_registry import fingerprint_of, register_model, registry_path, unregister_model
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, open_index_encoder
 from es_sbert.errors import ModelNotFound, UnsupportedArchitecture
 from tests.tiny import add_router, write_tiny_bert
 
@@ -68,11 +68,11 @@ def test_index_that_names_a_pair_is_refused_although_its_model_for_documents_is_
     """Its queries were embedded by another model: no other one takes its place unasked."""
     name, fingerprint = str(pair) if by_folder else "fast-search", fingerprint_of(large)
     with pytest.raises(ModelNotFound, match="the index docs needs the model .* is a pair of two models") as raised:
-        Encoder.for_index("docs", name, fingerprint)
+        open_index_encoder("docs", name, fingerprint)
     assert str(pair / "es_sbert_pair.json") in raised.value.message
     assert "es-sbert index migrate docs --model MODEL" in raised.value.remedy
     # The ways out: name the model for documents, or remove the pair.
-    with Encoder.for_index("docs", name, fingerprint, model=large, precision="fp32") as encoder:
+    with open_index_encoder("docs", name, fingerprint, model=large, precision="fp32") as encoder:
         assert encoder.info.fingerprint == fingerprint
     assert find_index_model("docs", "large", fingerprint).folder == large
     unregister_model(str(pair))

@@ -10,7 +10,7 @@ import pytest
 import transformers  # noqa: F401  # its log handler keeps the stderr of its import, which must outlive a test
 
 from es_sbert.cli.main import main
-from es_sbert.evaluation import evaluate
+from es_sbert.evaluation import evaluate_model
 from es_sbert.evaluation.evaluated_models import open_model
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
@@ -117,9 +117,9 @@ def test_compare_prints_the_verdict_and_all_metrics(
 
 def test_evaluate_function(tiny: Path, data: Path) -> None:
     messages: list[str] = []
-    report = evaluate(tiny, "sts", data, precision="fp32", device="cpu", report=messages.append)
+    report = evaluate_model(tiny, "sts", data, precision="fp32", device="cpu", report=messages.append)
     assert (report.task, report.model, [row.data for row in report.rows]) == ("sts", f"{tiny} (fp32)", ["small-test"])
     assert "sts: small-test" in messages
     model = open_model(str(tiny), precision="fp32", device="cpu")
-    again = evaluate(model, "sts", files=[data / "sts/small-test.tsv"])
+    again = evaluate_model(model, "sts", files=[data / "sts/small-test.tsv"])
     assert again.rows == report.rows

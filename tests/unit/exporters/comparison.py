@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.exporters import export
+from es_sbert.exporters import export_model
 from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
@@ -57,7 +57,7 @@ def check(folder: Path, bundle: Path) -> None:
     is_static = model.architecture == "static"  # a table of vectors, without a network and another precision
     if not is_static:
         assert_same(numpy_vectors(model), expected)
-    manifest = export(folder, bundle, ["fp32"] if is_static else ["fp32", "int8"], force=True)
+    manifest = export_model(folder, bundle, ["fp32"] if is_static else ["fp32", "int8"], force=True)
     assert manifest.fingerprint == model.fingerprint
     assert_same(our_vectors(bundle), expected)
     if not is_static:

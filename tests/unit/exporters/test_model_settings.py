@@ -24,7 +24,7 @@ from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS, TABLES
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelError, UnsupportedSetting, UsageError
-from es_sbert.exporters import export
+from es_sbert.exporters import export_model
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.exporters.comparison import TEXTS, assert_same, numpy_vectors, their_vectors
 
@@ -239,9 +239,9 @@ def test_unknown_setting_is_accepted_on_request_and_kept_in_the_bundle(
 ) -> None:
     folder = mutated(folders["bert"], tmp_path / "model", CONFIG, ("a_new_setting",), 1)
     with pytest.raises(UnsupportedSetting, match="a_new_setting") as raised:
-        export(folder, tmp_path / "refused", ["fp32"])
+        export_model(folder, tmp_path / "refused", ["fp32"])
     assert "--ignore-setting a_new_setting" in raised.value.remedy
-    manifest = export(folder, tmp_path / "bundle", ["fp32"], ignore_settings=["a_new_setting"])
+    manifest = export_model(folder, tmp_path / "bundle", ["fp32"], ignore_settings=["a_new_setting"])
     assert isinstance(manifest, EncoderManifest)
     assert manifest.ignored_settings == ["a_new_setting"]
     # The bundle opens without saying it again.

@@ -20,7 +20,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, UsageError
-from es_sbert.exporters import export
+from es_sbert.exporters import export_model
 from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import keep_only_the_vocabulary, write_checkpoint, write_cross_encoder
 from tests.unit.exporters.comparison import assert_same, check, edit, our_vectors, their_vectors
@@ -132,9 +132,9 @@ def test_tokenizer_with_more_tokens_than_the_weights(kind: str, tmp_path: Path) 
         edit(folder / "config.json", vocab_size=rows)
         if rows == 40:
             with pytest.raises(BundleInvalid, match="560 tokens for which the weights have no vector"):
-                export(folder, tmp_path / "other", ["fp32"])
+                export_model(folder, tmp_path / "other", ["fp32"])
             break
-        export(folder, output := tmp_path / "bundle", ["fp32", "int8"])
+        export_model(folder, output := tmp_path / "bundle", ["fp32", "int8"])
         with Reranker(output) if kind == "cross-encoder" else Encoder(output) as opened:
             run = partial(opened.predict, "a") if isinstance(opened, Reranker) else opened.encode
             assert np.isfinite(run(["the telescope"])).all()

@@ -20,7 +20,7 @@ from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.cli.main import main
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import BundleInvalid, DeviceError, ParityFailed, UnsupportedArchitecture, UsageError
-from es_sbert.exporters import export, parity, quantization
+from es_sbert.exporters import export_model, parity, quantization
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import compare_scores
 from es_sbert.exporters.tracing import TracedCrossEncoder
@@ -107,7 +107,7 @@ def test_other_folders_are_not_overwritten(exported: tuple[Path, RerankerManifes
     with pytest.raises(UsageError, match="not of other"):
         export_reranker(other, exported[0], BOTH)
     with pytest.raises(UsageError, match="no setting of a cross-encoder can be ignored"):
-        export(other.folder, exported[0], ignore_settings=["config.json:new"])
+        export_model(other.folder, exported[0], ignore_settings=["config.json:new"])
     assert contents(exported[0]) == before
 
 

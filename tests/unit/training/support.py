@@ -13,7 +13,7 @@ import yaml
 from torch import Tensor
 
 from es_sbert.exporters.parity import parity_sentences
-from es_sbert.training import train
+from es_sbert.training import train_model
 from es_sbert.training.trainer import TaskTrainer
 from es_sbert.training.training_run import TrainingResult
 from tests.unit.checkpoints import write_checkpoint
@@ -74,7 +74,7 @@ def write_recipe(folder: Path, settings: dict[str, Any]) -> Path:
 
 def train_here(recipe_file: Path, output: Path, **options: Any) -> TrainingResult:
     """What `es-sbert train RECIPE -o OUTPUT` does, in this process: it need not import torch again."""
-    return train(recipe_file, output, device="cpu", **options)
+    return train_model(recipe_file, output, device="cpu", **options)
 
 
 class Cut(Exception):

@@ -15,9 +15,9 @@ from es_sbert.cli.distill import distill_summary
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import CheckpointInvalid, ModelNotFound, SourceError, UsageError
 from es_sbert.exporters.parity import parity_sentences
-from es_sbert.settings import AdaptSettings, Student
-from es_sbert.training import distill, train
-from es_sbert.training.adapt import adapt
+from es_sbert.settings import Student
+from es_sbert.training import adapt_model, train_model
+from es_sbert.training import distill_model as distill
 from es_sbert.training.distillation import distillation_recipe, split_texts
 from tests.e2e.cli_support import cli_in_process
 from tests.unit.training.support import cut_at, write_model
@@ -180,11 +180,10 @@ def test_command_distils_texts_of_files(
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torchrun starts them: each would write the same student."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    settings = AdaptSettings(index="docs", name="docs-tuned")
     for start in (
         lambda: distill("no-model", tmp_path / "out", ["a text"], layers=1),
-        lambda: adapt(Mock(), settings, tmp_path / "out"),
-        lambda: train("no-recipe", tmp_path / "out"),
+        lambda: adapt_model("docs", tmp_path / "out", Mock()),
+        lambda: train_model("no-recipe", tmp_path / "out"),
     ):
         with pytest.raises(UsageError, match=r"another launcher has started 2 \(WORLD_SIZE\)") as caught:
             start()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from es_sbert.errors import CheckpointInvalid, DeviceError
-from es_sbert.training import train
+from es_sbert.training import train_model
 from es_sbert.training.recipe import load_recipe
 from es_sbert.training.training_stage import (
     TrainingPrecision,
@@ -68,4 +68,4 @@ def test_resumed_run_keeps_its_precision(folder: Path, model: Path, monkeypatch:
     with cut_at(2):
         train_here(path, folder / "other")
     with pytest.raises(CheckpointInvalid, match="another recipe: precision"):
-        train(other, folder / "other", data_folder=folder, device="cpu", resume=True)
+        train_model(other, folder / "other", data_folder=folder, device="cpu", resume=True)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from es_sbert.errors import CheckpointInvalid, OutputError, UsageError
 from es_sbert.filesystem import file_lock
-from es_sbert.training import train
+from es_sbert.training import train_model
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.recipe import load_recipe
 from es_sbert.training.run_folder import last_complete_checkpoint
@@ -166,7 +166,7 @@ def test_resume_with_changed_recipe_data_or_models_is_rejected(folder: Path, mod
         train_here(path, folder / "out")
     other = write_recipe(folder / "other", recipe(base, batch=4))
     with pytest.raises(CheckpointInvalid, match=r"another recipe: stages\.0\.batch"):
-        train(load_recipe(str(other)), folder / "out", data_folder=folder, device="cpu", resume=True)
+        train_model(load_recipe(str(other)), folder / "out", data_folder=folder, device="cpu", resume=True)
     write_pairs(folder / "train.tsv", 100)
     with pytest.raises(CheckpointInvalid, match=r"other training data: train\.tsv"):
         train_here(path, folder / "out", resume=True)
