@@ -86,7 +86,7 @@ class IndexOptions(TypedDict, total=False):
         replicas: Copies of each shard. [default: the engine's]
     """
 
-    text_fields: Annotated[str | Sequence[str], Field(())]
+    text_fields: Annotated[Sequence[str] | str, Field(())]
     text_template: str | None
     index_type: str | None
     passages: Count | None

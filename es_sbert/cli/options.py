@@ -142,7 +142,12 @@ def setting_option(owner: type | Callable[..., Any], spec: str, **given: Any) ->
 
 
 def _has_several_values(field: FieldInfo) -> bool:
-    return get_origin(field.annotation) in (tuple, Sequence)
+    return any(get_origin(kind) in (tuple, Sequence) for kind in _kinds(field))
+
+
+def _kinds(field: FieldInfo) -> tuple[Any, ...]:
+    """The types of a setting that are allowed; the first is that of the option."""
+    return get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
 
 
 def _flag(name: str, field: FieldInfo | None) -> str:
@@ -166,8 +171,7 @@ def _help(owner: type | Callable[..., Any], name: str) -> str | None:
 
 def _type_settings(field: FieldInfo) -> dict[str, Any]:
     """Return the arguments of `click.option` for the type of a setting."""
-    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
-    inner = FieldInfo.from_annotation(next(kind for kind in kinds if kind is not NoneType))
+    inner = FieldInfo.from_annotation(next(kind for kind in _kinds(field) if kind is not NoneType))
     kind: Any = get_args(inner.annotation)[0] if _has_several_values(field) else inner.annotation
     bounds = {
         bound: getattr(each, bound)

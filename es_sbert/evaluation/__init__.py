@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from es_sbert.arguments import check_arguments
+from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.errors import require_extra
-from es_sbert.settings import no_report
+from es_sbert.settings import RunOptions, no_report
 
 if TYPE_CHECKING:
     from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
     from es_sbert.evaluation.evaluation_report import EvaluationReport
     from es_sbert.evaluation.task_data import TaskData
-    from es_sbert.settings import RunOptions
 
 
 @check_arguments
+@spell_out(RunOptions)
 def evaluate_model(
     model: str | Path | SentenceEmbedder | PairScorer,
     task: str,

@@ -420,7 +420,7 @@ class AdoptOptions(ModelOptions, VectorFieldName, RetryOptions, total=False):
     """
 
     precision: Annotated[str, Field("fp32")]
-    text_fields: Annotated[str | Sequence[str], Field(())]
+    text_fields: Annotated[Sequence[str] | str, Field(())]
     text_template: str | None
     sample: Annotated[int, Field(300, ge=1, le=10_000)]
     min_cosine: Annotated[float, Field(0.999, gt=0, le=1)]

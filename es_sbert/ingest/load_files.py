@@ -41,7 +41,7 @@ class LoadFilesOptions(ModelOptions, VectorFieldName, RetryOptions, total=False)
     format: str | None
     delimiter: str | None
     encoding: str | None
-    text_fields: Annotated[str | Sequence[str], Field(())]
+    text_fields: Annotated[Sequence[str] | str, Field(())]
     text_template: str | None
     strip_html: Annotated[bool, Field(False)]
     id_field: str | None

@@ -177,7 +177,7 @@ class MigrateOptions(ModelOptions, VectorFieldName, MigrationOptions, RetryOptio
     """
 
     name: str | None
-    text_fields: Annotated[str | Sequence[str], Field(())]
+    text_fields: Annotated[Sequence[str] | str, Field(())]
     text_template: str | None
     replace_index: Annotated[bool, Field(False)]
     max_write_block: Annotated[float, Field(10.0, gt=0)]
@@ -246,7 +246,7 @@ def migrate_index(
             if warning is not None:
                 report(f"Warning: {'. '.join(warning)}")
             if encoder.info.fingerprint != meta.fingerprint:
-                report(f"Gateways need {name} too, or they refuse searches after the swap: `serve --also-model {name}`")
+                report(f"Gateways need {name} too, or they refuse searches after the swap: `es-sbert serve --also-model {name}`")
             dead_letters = None if chosen["dead_letters"] is None else Path(chosen["dead_letters"])
             return _migrate(opened, encoder, request, control, as_meter(progress), report, dead_letters, policy)
 
