@@ -220,6 +220,7 @@ class Calibration:
     recommended: CosineRecommendation
 
     def as_json(self) -> Json:
+        """Return the results as a dictionary, as `es-sbert index calibrate --json` prints them."""
         shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cosines"}
         return shown | {
             "queries": len(self.queries),

@@ -333,6 +333,7 @@ class AdoptionReport:
         return int(not self.is_accepted or bool(written and (written.refused or written.changed)))
 
     def as_json(self) -> Json:
+        """Return the report as a dictionary, as `es-sbert index adopt --json` prints it."""
         matching, cosines = len(self.compared) - len(self.failing), [one.cosine for one in self.compared]
         return {
             "index": self.index,
