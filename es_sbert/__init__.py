@@ -51,7 +51,9 @@ if _TYPE_CHECKING:
     from es_sbert.search.semantic_index import CreateOptions, SemanticIndex
     from es_sbert.search.vector_query import SearchMethod
     from es_sbert.settings import AddOptions, HybridOptions, SearchOptions
-    from es_sbert.training import adapt_model, distill_model, train_model
+    from es_sbert.training import adapt_model as adapt_model
+    from es_sbert.training import distill_model as distill_model
+    from es_sbert.training import train_model as train_model
 
 # Usage reporting of dependencies is off unless the environment says otherwise. onnxruntime reads its variable during
 # its import, writes a device id and a database below ~/.cache, and resolves its collector's name; its
@@ -103,15 +105,15 @@ _NAMES = {
     "es_sbert.settings": ("AddOptions", "HybridOptions", "SearchOptions"),
     "es_sbert.training": ("adapt_model", "distill_model", "train_model"),
 }  # fmt: skip
-# As a list for type checkers. A test compares it with `_NAMES`.
+# As a list for type checkers. A test compares it with `_NAMES`. `import *` does without the extra `train`.
 __all__ = [
     "AddOptions", "AdoptionReport", "AsyncSemanticIndex", "Calibration", "ChunkRules", "ConcurrentChanges",
     "CreateOptions", "DryRun", "EncodeResult", "Encoder", "EncoderInfo", "Engine", "EngineSettings", "FieldOutcome",
     "Hit", "HybridHit", "HybridOptions", "HybridResult", "LoadControl", "LoadReport", "MigrationResult", "OpenOptions",
     "PairScores", "PartialResult", "Passage", "ProgressSnapshot", "RankedHits", "RankedText", "Reranker", "Reranking",
     "SearchMethod", "SearchOptions", "SearchResult", "SemanticIndex", "SkippedCounts", "VectorField", "VectorFieldMeta",
-    "adapt_model", "adopt_vectors", "calibrate_index", "cancel_migration", "distill_model", "evaluate_index",
-    "evaluate_model", "export_model", "load_files", "migrate_index", "preview_files", "train_model",
+    "adopt_vectors", "calibrate_index", "cancel_migration", "evaluate_index",
+    "evaluate_model", "export_model", "load_files", "migrate_index", "preview_files",
 ]  # fmt: skip
 
 __getattr__, __dir__ = _lazy_names(__name__, _NAMES)

@@ -246,7 +246,8 @@ def migrate_index(
             if warning is not None:
                 report(f"Warning: {'. '.join(warning)}")
             if encoder.info.fingerprint != meta.fingerprint:
-                report(f"Gateways need {name} too, or they refuse searches after the swap: `es-sbert serve --also-model {name}`")
+                serve = f"`es-sbert serve --also-model {name}`"
+                report(f"Gateways need {name} too, or they refuse searches after the swap: {serve}")
             dead_letters = None if chosen["dead_letters"] is None else Path(chosen["dead_letters"])
             return _migrate(opened, encoder, request, control, as_meter(progress), report, dead_letters, policy)
 
