@@ -96,14 +96,81 @@ class IndexOptions(TypedDict, total=False):
 
 
 class MigrationOptions(TypedDict, total=False):
-    """Keyword arguments of a migration.
+    """Keyword arguments of a migration to another model, text or index type.
 
     Attributes:
         index_type: Index type of the new vectors: hnsw, int8_hnsw, int4_hnsw, bbq_hnsw, flat, int8_flat, int4_flat,
             bbq_flat; OpenSearch: hnsw, int8_hnsw, from 3.0 on flat. [default: unchanged]
+        name: Name of the new index. [default: ALIAS and the model's fingerprint]
+        text_fields: Embed this field instead of the old text, dotted if nested; may be repeated. Several fields, and
+            the values of a list, are joined by line feeds. [default: the text is unchanged]
+        text_template: New text made of several fields, e.g. '{title}. {body}'.
+        max_write_block: Maximum time to refuse writes, over all attempts to swap. After half of it, writes are accepted
+            again, another round copies changes, and the swap is tried once more in the time that is left.
+        replace_index: If ALIAS is an index: replace the index with an alias of that name, deleting it in the same step.
+        dead_letters: Append documents that cannot be embedded to this file. [default: NEW-INDEX.dead-letters.jsonl]
     """
 
     index_type: str | None
+    name: str | None
+    text_fields: Annotated[Sequence[str] | str, Field(())]
+    text_template: str | None
+    max_write_block: Annotated[float, Field(10.0, gt=0)]
+    replace_index: Annotated[bool, Field(False)]
+    dead_letters: Path | str | None
+
+
+class AdoptionOptions(TypedDict, total=False):
+    """Keyword arguments of an adoption of vectors: their text, and how they are compared with the model's.
+
+    Attributes:
+        precision: Precision of the model's vectors. int8 may differ from fp32 by more than `min_cosine` allows.
+        text_fields: Field of the text that was embedded, dotted if nested; may be repeated. Several fields, and the
+            values of a list, are joined by line feeds. [default: text]
+        text_template: Text that was made of several fields, e.g. '{title}. {body}'.
+        sample: Documents to embed and compare before anything is written.
+        min_cosine: Minimum cosine between a stored vector and the model's own vector.
+        dry_run: Check the sample and write nothing to the index.
+    """
+
+    precision: Annotated[str, Field("fp32")]
+    text_fields: Annotated[Sequence[str] | str, Field(())]
+    text_template: str | None
+    sample: Annotated[int, Field(300, ge=1, le=10_000)]
+    min_cosine: Annotated[float, Field(0.999, gt=0, le=1)]
+    dry_run: Annotated[bool, Field(False)]
+
+
+class CalibrationOptions(TypedDict, total=False):
+    """Keyword arguments of the measurement of a minimum cosine.
+
+    Attributes:
+        sample: Documents of the index to compare every query with.
+        keep: Share of the relevant documents that the recommended value keeps.
+        save: Store the recommended value in the mapping of the index, for hybrid searches and for semantic queries
+            through the gateway. Refused if more unrelated documents pass than `max_unrelated`.
+        max_unrelated: Largest share of unrelated documents that a value may let pass to be saved.
+    """
+
+    sample: Annotated[int, Field(1000, ge=2, le=10_000)]
+    keep: Annotated[float, Field(0.95, gt=0, lt=1)]
+    save: Annotated[bool, Field(False)]
+    max_unrelated: Annotated[float, Field(0.05, gt=0, le=1)]
+
+
+class AdviceRequest(FrozenSettings):
+    """What to measure of an index, to recommend dimensions and index type.
+
+    Attributes:
+        min_recall: Recall@10 to keep.
+        sample: Documents of the index to measure on.
+        dimensions: Number of dimensions to measure. Repeatable. [default: all, 512, 256, 128 and 64, without those
+            whose exact search misses `min_recall`]
+    """
+
+    min_recall: float = Field(default=0.95, gt=0, lt=1)
+    sample: int = Field(default=5_000, ge=200, le=9_000)
+    dimensions: tuple[Count, ...] = ()
 
 
 class SearchOptions(TypedDict, total=False):

@@ -15,7 +15,7 @@ from es_sbert.cli.index_tuning import advise, calibrate
 from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import pluralize, size_text
-from es_sbert.settings import IndexOptions, ModelName
+from es_sbert.settings import AdoptionOptions, IndexOptions, ModelName
 
 if TYPE_CHECKING:
     from es_sbert.index.index_summary import FieldSummary, IndexSummary
@@ -161,21 +161,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
 @option_group(
     "Options",
     shared.vector_field_option,
-    shared.text_field_option("Field of the text that was embedded", "text"),
-    click.option("--text-template", help="Text that was made of several fields, e.g. '{title}. {body}'."),
-    click.option(
-        "--sample",
-        type=click.IntRange(min=1, max=10_000),
-        default=300,
-        help="Documents to embed and compare before anything is written.",
-    ),
-    click.option(
-        "--min-cosine",
-        type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
-        default=0.999,
-        help="Minimum cosine between a stored vector and the model's own vector.",
-    ),
-    click.option("--dry-run", is_flag=True, help="Check the sample and write nothing to the index."),
+    shared.setting_options(AdoptionOptions, "text_fields", "text_template", "sample", "min_cosine", "dry_run"),
     shared.json_option,
     shared.retry_seconds_option,
 )
@@ -184,10 +170,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
     "Model",
     shared.model_option,
     shared.device_option,
-    shared.precision_option(
-        default="fp32",
-        help="Precision of the model's vectors. int8 may differ from fp32 by more than --min-cosine allows.",
-    ),
+    shared.precision_option(AdoptionOptions),
     shared.runtime_option,
     shared.threads_option,
 )

@@ -23,22 +23,14 @@ if TYPE_CHECKING:
 @click.argument("alias")
 @option_group(
     "Options",
-    shared.setting_option(MigrationOptions, "index_type"),
-    click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
-    shared.text_field_option("Embed this field instead of the old text", "the text is unchanged"),
-    click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
-    click.option(
-        "--max-write-block",
-        type=shared.FiniteFloatRange(min=0, min_open=True),
-        default=10.0,
-        metavar="SECONDS",
-        help="Maximum time to refuse writes, over all attempts to swap. After half of it, writes are accepted again, "
-        "another round copies changes, and the swap is tried once more in the time that is left.",
-    ),
-    click.option(
-        "--replace-index",
-        is_flag=True,
-        help="If ALIAS is an index: replace the index with an alias of that name, deleting it in the same step.",
+    shared.setting_options(
+        MigrationOptions,
+        "index_type",
+        "name",
+        "text_fields",
+        "text_template",
+        "max_write_block SECONDS",
+        "replace_index",
     ),
     click.option("--yes", is_flag=True, help="With --replace-index: do not ask before the index is deleted."),
     click.option(
@@ -46,11 +38,7 @@ if TYPE_CHECKING:
         is_flag=True,
         help="Before the swap: cancel the migration and delete the new index. Writes are accepted again.",
     ),
-    click.option(
-        "--dead-letters",
-        type=shared.FILE_TYPE,
-        help="Append documents that cannot be embedded to this file.  [default: NEW-INDEX.dead-letters.jsonl]",
-    ),
+    shared.setting_option(MigrationOptions, "dead_letters"),
     shared.retry_seconds_option,
     shared.quiet_option,
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),

@@ -13,12 +13,11 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import interrupt_by_any_signal
 from es_sbert.cli.output import print_message, print_report
+from es_sbert.settings import AdviceRequest, CalibrationOptions
 
 if TYPE_CHECKING:
     from es_sbert.index.vector_field import VectorField
     from es_sbert.vectors import Vectors
-
-_SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
 
 
 @cloup.command()
@@ -31,27 +30,7 @@ _SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
         help='Labeled queries, as JSON Lines of {"query": "a text", "ids": ["id of a relevant document", …]} or a '
         "judgement list of es-sbert evaluate.  [default: pseudo-queries, made of the sampled documents]",
     ),
-    click.option(
-        "--sample",
-        type=click.IntRange(min=2, max=10_000),
-        default=1000,
-        help="Documents of the index to compare every query with.",
-    ),
-    click.option(
-        "--keep", type=_SHARE, default=0.95, help="Share of the relevant documents that the recommended value keeps."
-    ),
-    click.option(
-        "--save",
-        is_flag=True,
-        help="Store the recommended value in the mapping of the index, for hybrid searches and for semantic queries "
-        "through the gateway. Refused if more unrelated documents pass than --max-unrelated.",
-    ),
-    click.option(
-        "--max-unrelated",
-        type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
-        default=0.05,
-        help="Largest share of unrelated documents that a value may let pass to be saved.",
-    ),
+    shared.setting_options(CalibrationOptions, "sample", "keep", "save", "max_unrelated"),
     shared.json_option,
     shared.vector_field_option,
 )
@@ -130,10 +109,7 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
 @click.argument("name")
 @option_group(
     "Options",
-    click.option("--min-recall", type=_SHARE, default=0.95, help="Recall@10 to keep."),
-    click.option(
-        "--sample", type=click.IntRange(min=200, max=9_000), default=5_000, help="Documents of the index to measure on."
-    ),
+    shared.setting_options(AdviceRequest, "min_recall", "sample"),
     click.option(
         "--queries",
         "query_file",
@@ -141,14 +117,7 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         metavar="FILE",
         help="File of queries, one per line, to use instead of documents; real queries give better results.",
     ),
-    click.option(
-        "--dimensions",
-        type=click.IntRange(min=1),
-        multiple=True,
-        metavar="N",
-        help="Number of dimensions to measure. Repeatable.  [default: all, 512, 256, 128 and 64, without those whose "
-        "exact search misses --min-recall]",
-    ),
+    shared.setting_options(AdviceRequest, "dimensions --dimensions N"),
     shared.json_option,
     shared.vector_field_option,
 )
@@ -181,11 +150,11 @@ def advise(name: str, query_file: Path | None, as_json: bool, **options: Any) ->
     """
     from dataclasses import asdict
 
-    from es_sbert.diagnostics.index_advice import AdviceRequest, advice_lines
+    from es_sbert.diagnostics.index_advice import advice_lines
     from es_sbert.diagnostics.index_advice import advise as measure
     from es_sbert.index.vector_field import read_vector_field
 
-    request = AdviceRequest(**shared.select_options(options, AdviceRequest.__annotations__))
+    request = AdviceRequest(**shared.select_options(options, AdviceRequest.model_fields))
     with shared.open_engine(options) as engine, interrupt_by_any_signal():
         field = read_vector_field(engine, name, options["vector_field"])
         queries = None if query_file is None else _embed_queries(query_file, field, options)

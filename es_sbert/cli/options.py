@@ -125,7 +125,7 @@ def setting_option(owner: type | Callable[..., Any], spec: str, **given: Any) ->
     """
     name, *words = spec.split()
     fields = declared_settings(owner)
-    field, many = fields[name], _has_several_values(fields[name])
+    field, many = fields[name], len(_value_types(fields[name])) > 1
     settings: dict[str, Any] = {"help": _help(owner, name), "required": field.is_required(), "multiple": many}
     flags = [word for word in words if word.startswith("-")] or [_flag(name, field)]
     for word in words:
@@ -141,18 +141,19 @@ def setting_option(owner: type | Callable[..., Any], spec: str, **given: Any) ->
     return click.option(*flags, name, cls=SettingOption, owner=owner, **settings | given)
 
 
-def _has_several_values(field: FieldInfo) -> bool:
-    return any(get_origin(kind) in (tuple, Sequence) for kind in _kinds(field))
-
-
-def _kinds(field: FieldInfo) -> tuple[Any, ...]:
-    """The types of a setting that are allowed; the first is that of the option."""
-    return get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
+def _value_types(field: FieldInfo) -> list[FieldInfo]:
+    """Return the first type of a setting that is not None, and that of its elements, if it has several values."""
+    is_union = get_origin(field.annotation) in (Union, UnionType)
+    kinds: tuple[Any, ...] = get_args(field.annotation) if is_union else (field.annotation,)
+    first = FieldInfo.from_annotation(next(kind for kind in kinds if kind is not NoneType))
+    if get_origin(first.annotation) in (tuple, Sequence):
+        return [first, FieldInfo.from_annotation(get_args(first.annotation)[0])]
+    return [first]
 
 
 def _flag(name: str, field: FieldInfo | None) -> str:
     shown = f"{'no-' if field and field.default is True else ''}{name.replace('_', '-')}"
-    return f"--{shown.removesuffix('s') if field and _has_several_values(field) else shown}"
+    return f"--{shown.removesuffix('s') if field and len(_value_types(field)) > 1 else shown}"
 
 
 def _help(owner: type | Callable[..., Any], name: str) -> str | None:
@@ -171,8 +172,8 @@ def _help(owner: type | Callable[..., Any], name: str) -> str | None:
 
 def _type_settings(field: FieldInfo) -> dict[str, Any]:
     """Return the arguments of `click.option` for the type of a setting."""
-    inner = FieldInfo.from_annotation(next(kind for kind in _kinds(field) if kind is not NoneType))
-    kind: Any = get_args(inner.annotation)[0] if _has_several_values(field) else inner.annotation
+    inner = _value_types(field)[-1]
+    kind: Any = inner.annotation
     bounds = {
         bound: getattr(each, bound)
         for each in (*field.metadata, *inner.metadata)
@@ -292,9 +293,9 @@ threads_option = setting_option(RunOptions, "threads N")
 _PRECISIONS = click.Choice(["auto", *map(str, Precision)])
 
 
-def precision_option(**given: Any) -> Callable[[F], F]:
+def precision_option(owner: type = RunOptions) -> Callable[[F], F]:
     """--precision."""
-    return setting_option(RunOptions, "precision", type=_PRECISIONS, **given)
+    return setting_option(owner, "precision", type=_PRECISIONS)
 
 
 runtime_option = setting_option(

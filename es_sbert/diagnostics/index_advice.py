@@ -65,6 +65,7 @@ from es_sbert.index.mapping import (
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
 from es_sbert.index.vector_field import VectorField, check_one_index_type
 from es_sbert.messages import pluralize, setting, size_text
+from es_sbert.settings import AdviceRequest
 from es_sbert.vectors import Vectors
 
 # Minimum number of documents: with fewer, the results are useless, because every search finds nearly all of them.
@@ -283,22 +284,6 @@ class IndexAdvice:
     recommended_num_candidates: int | None
     layouts: Sequence[LayoutMeasurement]
     recommended: LayoutMeasurement | None
-
-
-@dataclass(frozen=True)
-class AdviceRequest:
-    """The measurement to make.
-
-    Attributes:
-        sample: Number of documents.
-        min_recall: The recall@10 to keep.
-        dimensions: Lengths of vectors; empty for the whole length and some shorter ones, without those whose exact
-            search misses the recall.
-    """
-
-    sample: int = 5_000
-    min_recall: float = 0.95
-    dimensions: tuple[int, ...] = ()
 
 
 def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: AdviceRequest) -> list[VectorLayout]:

@@ -14,11 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from es_sbert.arguments import check_arguments, spell_out, with_defaults
 from es_sbert.batched import batched
@@ -37,7 +36,7 @@ from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, save_min_cosine, vector_field_from_state
 from es_sbert.messages import escape_unprintable, pluralize, setting
-from es_sbert.settings import VectorFieldName
+from es_sbert.settings import CalibrationOptions, VectorFieldName
 from es_sbert.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -636,23 +635,15 @@ class IndexCalibrator:
         return kept, [[found[id].vectors for id in query.ids] for query in kept]
 
 
-class CalibrateOptions(ModelOptions, VectorFieldName, total=False):
+class CalibrateOptions(ModelOptions, VectorFieldName, CalibrationOptions, total=False):
     """Keyword arguments of `calibrate_index`: the model, by default that of the index, and how to measure.
 
     Attributes:
         queries: Labeled queries: a file (JSON Lines of `{"query": "…", "ids": ["…"]}`, or a judgement list), or a list
             of `LabeledQuery`; by default, queries are made of the sampled documents.
-        sample: Number of documents to compare every query with.
-        keep: Share of the relevant documents that the recommended value keeps.
-        max_unrelated: Largest share of the unrelated documents that a useful value lets pass.
-        save: Whether to store the value in the mapping, for hybrid searches and the gateway.
     """
 
     queries: str | Path | Sequence[LabeledQuery] | None
-    sample: Annotated[int, Field(1000, ge=2, le=10_000)]
-    keep: Annotated[float, Field(0.95, gt=0, lt=1)]
-    max_unrelated: Annotated[float, Field(DEFAULT_MAX_UNRELATED, gt=0, le=1)]
-    save: Annotated[bool, Field(False)]
 
 
 @check_arguments

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import numpy as np
-from pydantic import Field
 
 from es_sbert import clock
 from es_sbert.arguments import check_arguments, spell_out, with_defaults
@@ -79,7 +78,7 @@ from es_sbert.index.vector_field import (
 from es_sbert.index.versioned_updates import BulkWrite, VersionedUpdates
 from es_sbert.index.whole_documents import read_inexact, write_lines
 from es_sbert.messages import escape_unprintable, pluralize, setting
-from es_sbert.settings import RetryOptions, VectorFieldName
+from es_sbert.settings import AdoptionOptions, RetryOptions, VectorFieldName
 
 if TYPE_CHECKING:
     from es_sbert.engines.connect import EngineOrClient
@@ -409,23 +408,8 @@ class AdoptionReport:
                 yield f"{pluralize(count, 'document')} {which}: {result}."
 
 
-class AdoptOptions(ModelOptions, VectorFieldName, RetryOptions, total=False):
-    """Keyword arguments of `adopt_vectors`: the model of the vectors, and how to compare them with it.
-
-    Attributes:
-        precision: Precision of the model's vectors. Those of int8 may differ by more than `min_cosine` allows.
-        text_fields, text_template: The text that was embedded; by default the field `text`.
-        sample: Number of documents that are embedded and compared before anything is written.
-        min_cosine: Lowest cosine at which a vector counts as the model's.
-        dry_run: Whether to check the sample without writing anything.
-    """
-
-    precision: Annotated[str, Field("fp32")]
-    text_fields: Annotated[Sequence[str] | str, Field(())]
-    text_template: str | None
-    sample: Annotated[int, Field(300, ge=1, le=10_000)]
-    min_cosine: Annotated[float, Field(0.999, gt=0, le=1)]
-    dry_run: Annotated[bool, Field(False)]
+class AdoptOptions(ModelOptions, VectorFieldName, RetryOptions, AdoptionOptions, total=False):
+    """Keyword arguments of `adopt_vectors`: the model of the vectors, and how to compare them with it."""
 
 
 @check_arguments

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from es_sbert.arguments import check_arguments, spell_out, with_defaults
 from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder
@@ -166,22 +166,7 @@ _MAX_IDS = 8000
 
 
 class MigrateOptions(ModelOptions, VectorFieldName, MigrationOptions, RetryOptions, total=False):
-    """Keyword arguments of `migrate_index`: the new model (by default, that of the index is kept), and the migration.
-
-    Attributes:
-        name: Name of the new index; by default the alias and the model's fingerprint.
-        text_fields, text_template: New text to embed; by default unchanged.
-        replace_index: If the alias is an index: replace it with an alias of its name, deleting it in the same step.
-        max_write_block: Seconds for which writes may be refused before the swap, over all attempts.
-        dead_letters: File to which documents that cannot be embedded are appended; by default named after the index.
-    """
-
-    name: str | None
-    text_fields: Annotated[Sequence[str] | str, Field(())]
-    text_template: str | None
-    replace_index: Annotated[bool, Field(False)]
-    max_write_block: Annotated[float, Field(10.0, gt=0)]
-    dead_letters: str | Path | None
+    """Keyword arguments of `migrate_index`: the new model, by default that of the index, and the migration."""
 
 
 @check_arguments

@@ -6,13 +6,14 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.diagnostics.index_advice import AdviceRequest, VectorLayout, advise
+from es_sbert.diagnostics.index_advice import VectorLayout, advise
 from es_sbert.diagnostics.recall import fill_index, leftover_indices, temporary_index
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import RequestFailed
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.mapping import ChunkRules, IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.settings import AdviceRequest
 from tests.engine.vectors import fill, random_vectors
 
 pytestmark = pytest.mark.one_engine

@@ -25,16 +25,14 @@ _ALONE = {
     "adapt": "keep resume train-queries", "cluster": "k", "dashboards": "kibana replace-view search-log tenant",
     "distill": "name resume static texts", "duplicates": "min-cosine num-candidates", "encode": "as text-field",
     "engine": "all port purge", "evaluate": "compare data file judgements limit task",
-    "export": "force ignore-setting precision", "index adopt": "dry-run min-cosine sample text-template",
-    "index advise": "dimensions min-recall sample", "index calibrate": "keep max-unrelated sample save",
-    "index migrate": "cancel dead-letters max-write-block name replace-index text-template",
+    "export": "force ignore-setting precision", "index migrate": "cancel",
     "ingest": "ray ray-workers", "model": "from name", "pairs": "k min-cosine",
     "search": "fields full hybrid k like rerank show-body",
     "serve": "also-model embeddings-key-file metrics-key-file search-log",
     "train": "check data list resume seed set",
 }  # fmt: skip
 # Options with a default of their own: --max-body counts MiB.
-_OWN_DEFAULTS = {("index adopt", "precision"), ("index create", "model"), ("serve", "body_bytes")}
+_OWN_DEFAULTS = {("index create", "model"), ("serve", "body_bytes")}
 
 
 def _options() -> Iterator[tuple[str, click.Command, click.Option]]:

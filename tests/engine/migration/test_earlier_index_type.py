@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.diagnostics.index_advice import AdviceRequest, advise
+from es_sbert.diagnostics.index_advice import advise
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import META_KEY
 from es_sbert.index.vector_field import read_vector_field, require_index
 from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert.settings import AdviceRequest
 from tests.engine.migration.support import Place, everything, text_of
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from es_sbert.diagnostics.confidence_interval import ConfidenceInterval
 from es_sbert.diagnostics.index_advice import (
-    AdviceRequest,
     LayoutMeasurement,
     VectorLayout,
     VectorSample,
@@ -24,6 +23,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import VectorField
+from es_sbert.settings import AdviceRequest
 from tests.engine.vectors import cosines, random_vectors
 
 ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 4, 3), "http://localhost:9200")
