@@ -316,9 +316,10 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
     else:
         vector["dimension"] = meta.dimensions
         if meta.index_type == IndexType.FLAT:
-            del vector["method"]
+            del vector["method"], vector["compression_level"]
             vector["space_type"] = "cosinesimil"
         elif meta.index_type == IndexType.INT8_HNSW:
+            del vector["compression_level"]  # that of the encoder
             vector["method"]["parameters"]["encoder"] = {"name": "sq", "parameters": {"bits": 7}}
     return vector if meta.passages is None else chunks_property(vector)
 
@@ -476,6 +477,10 @@ def read_vector_mapping(
     return VectorMapping(field.get("dimension"), similarity, element_type, _opensearch_index_type(settings, field))
 
 
+# `index.version.created` of the first version after 3.9, which still made float32 graphs by default.
+_OPENSEARCH_3_10 = (1 << 27) + 3_10_00_00
+
+
 def _opensearch_index_type(settings: Mapping[str, SettingValue], field: Json) -> IndexType | str:
     if settings.get("index.knn") != "true":
         return IndexType.FLAT
@@ -487,7 +492,9 @@ def _opensearch_index_type(settings: Mapping[str, SettingValue], field: Json) ->
     kind = f"{method.get('name')} of {method.get('engine')}"
     encoder = method.get("parameters", {}).get("encoder", {"name": "flat"})
     if kind == "hnsw of lucene" and encoder.get("name") == "flat":
-        return IndexType.HNSW
+        # Indices of future versions have one bit by default (opensearch-project/k-NN#3290).
+        is_known = "compression_level" in field or int(str(settings.get("index.version.created", 0))) < _OPENSEARCH_3_10
+        return IndexType.HNSW if is_known else f"{kind}, whose `compression_level` the mapping does not state"
     # Before 3.6, seven bits are the default and the only choice. One bit, new in 3.6, cannot be searched: it crashes a
     # node of 3.6.0.
     bits = encoder.get("parameters", {}).get("bits", 7 if kind == "hnsw of lucene" else None)

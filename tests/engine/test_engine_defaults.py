@@ -29,6 +29,7 @@ from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import load, open_engine, put, write_jsonl
 from tests.engine.secured import Secured
 from tests.engine.sources import read_sources
+from tests.engine.vectors import state_of
 
 COUNT = 60
 
@@ -118,6 +119,27 @@ def test_filter_and_routing_of_an_alias_limit_all_of_a_load(
         few = write_jsonl(tmp_path / "few.jsonl", [each for each in documents() if each["group"]][:5])
         assert load(engine_url, tiny, alias, few, dead=dead, id_field="id", prune=True).pruned == len(odd) - 5
         assert engine.count(index_name) == COUNT - len(odd) + 5
+
+
+def test_opensearch_graphs_are_of_float32_vectors_whatever_the_default_is(
+    opensearch_url: str, opensearch2_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
+) -> None:
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", documents()[:3]), tmp_path / "dead"
+    for url in (opensearch_url, opensearch2_url):
+        index = fresh_index(url)
+        options: dict[str, Any] = {"dead": dead, "id_field": "id", "index_type": "hnsw"}
+        with open_engine(url) as engine:
+            assert load(url, tiny, index, path, **options).indexed == 3
+            state = state_of(engine, index)
+            # As an earlier version of es-sbert made it.
+            del state.mappings["properties"]["embedding"]["compression_level"]
+            engine.delete_index(index)
+            engine.create_index(index, {"settings": {"index.knn": True}, "mappings": state.mappings})
+            assert load(url, tiny, index, path, **options).indexed == 3
+            assert load(url, tiny, index, path, vector_field="second", **options).indexed == 3
+            properties = state_of(engine, index).mappings["properties"]
+        levels = [properties[name].get("compression_level") for name in ("embedding", "second")]
+        assert levels == [None, "1x"], url
 
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata", "read"])

@@ -71,6 +71,8 @@ def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> 
         # Before OpenSearch 3.6, seven bits are the default.
         (with_encoder({"name": "sq"}), {}, IndexType.INT8_HNSW),
         (KNN | {"mode": "in_memory"}, {}, IndexType.HNSW),
+        (KNN, {"index.version.created": "137308127"}, IndexType.HNSW),  # 3.9.3
+        (KNN | {"compression_level": "1x"}, {"index.version.created": "137317927"}, IndexType.HNSW),
         ({"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"}, {"index.knn": "false"}, IndexType.FLAT),
     ],
 )
@@ -118,6 +120,17 @@ def test_elasticsearch_field_with_wrong_similarity_is_rejected(change: Json, mes
 )
 def test_opensearch_field_with_wrong_space_type_is_rejected(property: Json, message: str) -> None:
     refused(IndexMismatch, message, "`es-sbert index adopt NEW`", OPENSEARCH, property)
+
+
+def test_opensearch_graph_of_a_future_version_needs_a_stated_compression() -> None:
+    refused(
+        IndexMismatch,
+        "hnsw of lucene, whose `compression_level` the mapping does not state",
+        "`es-sbert index adopt NEW`",
+        OPENSEARCH,
+        KNN,
+        settings={"index.version.created": "137317827"},  # 3.10.0
+    )
 
 
 def test_non_vector_fields_are_rejected() -> None:
