@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.encoder import EncoderInfo
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
@@ -28,7 +28,7 @@ class ReadyEncoder:
     window = 2_048  # as `Encoder` on a CPU
 
     def __init__(self, texts: Sequence[str], vectors: Vectors, info: EncoderInfo | None = None) -> None:
-        self._vectors = vectors
+        self.pipeline, self._vectors = self, vectors
         self._rows = {text: np.array([number], np.int64) for number, text in enumerate(texts)}
         self.info = info or EncoderInfo("ready", "0" * 16, vectors.shape[1], 256, "none", "fp32", "none", "cpu", 1)
 

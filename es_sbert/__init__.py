@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 if _TYPE_CHECKING:
     from es_sbert.config import EngineSettings
     from es_sbert.diagnostics.index_calibration import Calibration, calibrate_index
-    from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
+    from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.reranker import PairScores, RankedText, Reranker
+    from es_sbert.encoder.text_pipeline import EncodeResult, EncoderInfo
     from es_sbert.engines.engine import Engine
     from es_sbert.evaluation import evaluate_model
     from es_sbert.evaluation.index_retrieval import evaluate_index
@@ -79,8 +80,9 @@ from es_sbert.version import __version__ as __version__  # noqa: E402
 _NAMES = {
     "es_sbert.config": ("EngineSettings",),
     "es_sbert.diagnostics.index_calibration": ("Calibration", "calibrate_index"),
-    "es_sbert.encoder.encoder": ("EncodeResult", "Encoder", "EncoderInfo"),
+    "es_sbert.encoder.encoder": ("Encoder",),
     "es_sbert.encoder.reranker": ("PairScores", "RankedText", "Reranker"),
+    "es_sbert.encoder.text_pipeline": ("EncodeResult", "EncoderInfo"),
     "es_sbert.engines.engine": ("Engine",),
     "es_sbert.evaluation": ("evaluate_model",),
     "es_sbert.evaluation.index_retrieval": ("evaluate_index",),

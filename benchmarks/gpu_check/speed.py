@@ -75,7 +75,7 @@ def _side_by_side(
     def new_texts(number: int) -> list[str]:
         return make_texts(words, number, tokens, next(seeds))
 
-    encoder.encode(new_texts(min(count, encoder.window)))
+    encoder.encode(new_texts(min(count, encoder.pipeline.window)))
     best, tried = best_batch(None if network is None else partial(_by, network), new_texts, their_count)
     ours, theirs, at_best, token_counts = [], [], [], []
     model = read_sentence_model(folder)
@@ -86,7 +86,7 @@ def _side_by_side(
             break
         texts = new_texts(count)
         ours.append(rate(lambda batch: encoder.encode(batch), texts))
-        lengths = np.minimum(encoder.tokenize(texts).tokens, model.max_tokens)
+        lengths = np.minimum(encoder.pipeline.tokenize(texts).tokens, model.max_tokens)
         token_counts.append(float(lengths.mean()))
         work.append(flops(shape, lengths) / len(texts))
         if network is not None:

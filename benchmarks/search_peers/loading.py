@@ -13,7 +13,8 @@ from benchmarks.ready_vectors import ReadyEncoder
 from benchmarks.search_peers.corpus import Corpus
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.diagnostics.recall import force_merge
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field

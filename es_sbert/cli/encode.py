@@ -25,7 +25,8 @@ from es_sbert.messages import log_message as report
 
 if TYPE_CHECKING:
     from es_sbert.bundle.modules import PromptKind
-    from es_sbert.encoder.encoder import Encoder, EncoderInfo
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.encoder.text_pipeline import EncoderInfo
     from es_sbert.io.file_formats import FileFormat
     from es_sbert.vectors import Vectors
 
@@ -154,7 +155,7 @@ def encode_file(
         BrokenPipeError: the reader has closed the stream.
     """
     started = time.perf_counter()
-    summary = EncodeSummary(max_tokens=encoder.input_limit(kind))
+    summary = EncodeSummary(max_tokens=encoder.pipeline.input_limit(kind))
     parts = _encode_records(encoder, records, kind, summary)
     is_array = isinstance(target, Path) and target.suffix == ".npy"
     if isinstance(target, Path) and is_array and is_stream(target):

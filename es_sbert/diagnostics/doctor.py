@@ -11,7 +11,8 @@ from itertools import chain
 
 from es_sbert.bundle.file_hashes import forget_hashes
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.encoder import Encoder, EncoderInfo, open_index_encoder
+from es_sbert.encoder.encoder import Encoder, open_index_encoder
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
 from es_sbert.engines.detection import detect_cluster

@@ -32,7 +32,7 @@ class OpenedModel:
         self._opening = opening
         self._selected = selected
         self._pool = pool
-        self._closed = self._is_inherited = False
+        self.is_closed = self._is_inherited = False
         self._reopening = threading.Lock()
         renew_after_fork(self, OpenedModel._inherit)
 
@@ -56,7 +56,7 @@ class OpenedModel:
         return self._pool
 
     def _open_again(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise model_closed()
         device, warnings = self._selected.device, self._selected.warnings
         if device.kind == "cuda":
@@ -77,7 +77,7 @@ class OpenedModel:
 
     def close(self) -> None:
         """End the worker threads."""
-        self._closed = True
+        self.is_closed = True
         if not self._is_inherited:
             self._pool.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.errors import UsageError, WrongArgument
 from es_sbert.vectors import Vectors, unit_vectors
 
@@ -46,7 +47,9 @@ def check_without_meaning(given: Mapping[str, object]) -> None:
 class SentenceTransformersNames:
     """Methods and properties that `SentenceTransformer` has, too."""
 
-    info: Any  # an EncoderInfo: the module of that class imports this one
+    @property
+    @abstractmethod
+    def info(self) -> EncoderInfo: ...
 
     @abstractmethod
     def encode(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...

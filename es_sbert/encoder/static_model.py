@@ -152,9 +152,9 @@ def token_vectors(encoder: Encoder, model: SentenceModel, tokenizer: Tokenizer) 
     before = np.array(around.ids[: text_places[0]], dtype=np.int64)
     after = np.array(around.ids[text_places[-1] + 1 :], dtype=np.int64)
     vectors = np.zeros((vocabulary, encoder.info.dimensions), dtype=np.float32)
-    for start in range(0, count, encoder.window):
-        ids = range(start, min(start + encoder.window, count))
+    for start in range(0, count, encoder.pipeline.window):
+        ids = range(start, min(start + encoder.pipeline.window, count))
         rows = [np.concatenate([before, [number], after]) for number in ids]
         lengths = np.full(len(rows), len(before) + 1 + len(after), dtype=np.int64)
-        vectors[ids.start : ids.stop] = encoder.embed(TokenizedTexts(rows, lengths, model.max_tokens))
+        vectors[ids.start : ids.stop] = encoder.pipeline.embed(TokenizedTexts(rows, lengths, model.max_tokens))
     return vectors

@@ -79,7 +79,7 @@ class OnnxEmbedder:
         Raises:
             UsageError: a text is not valid Unicode.
         """
-        if kind is None and self.encoder.prompt("query") and self.encoder.prompt("document"):
+        if kind is None and all(self.encoder.prompts.values()):
             kind = "query"
         return self.encoder.encode(texts, kind)
 

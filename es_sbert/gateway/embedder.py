@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from es_sbert.arguments import invalid_unicode
 from es_sbert.batched import slice_by_size
 from es_sbert.bundle.modules import PromptKind
-from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.text_pipeline import EncodeResult, EncoderInfo
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import Limits
@@ -147,13 +148,13 @@ class BatchingEmbedder:
 
     def __init__(self, encoder: Encoder, limits: Limits, cache: VectorCache, metrics: GatewayMetrics) -> None:
         self.info: EncoderInfo = encoder.info
-        self.input_limit = encoder.input_limit
+        self.input_limit = encoder.pipeline.input_limit
         self._encoder = encoder
         self._waiting_texts = limits.waiting_texts
-        self._batch_tokens = limits.batch_tokens or encoder.batch_tokens
+        self._batch_tokens = limits.batch_tokens or encoder.pipeline.batch_tokens
         # One more than the encoder runs at a time, so that its threads are never idle. With more, a query would wait
         # for all of them.
-        self.batches_in_flight = encoder.parallel_batches + 1
+        self.batches_in_flight = encoder.pipeline.parallel_batches + 1
         self._cache = cache
         self._metrics = metrics
         # One more thread, to tokenize texts while batches run.
@@ -206,7 +207,7 @@ class BatchingEmbedder:
     async def chunker(self, rules: ChunkRules) -> Chunker:
         """Return the chunker of documents with these rules."""
         if rules not in self._chunkers:
-            make = self._encoder.make_chunker
+            make = self._encoder.pipeline.make_chunker
             self._chunkers[rules] = await self.run_in_thread(make, rules.tokens, rules.overlap, "document")
         return self._chunkers[rules]
 
@@ -249,9 +250,9 @@ class BatchingEmbedder:
 
     async def _tokenize(self, texts: Sequence[str], kind: PromptKind | None) -> TokenizedTexts:
         if sum(map(len, texts)) <= _TOKENIZE_INLINE_CHARACTERS:
-            return self._encoder.tokenize(texts, kind)
+            return self._encoder.pipeline.tokenize(texts, kind)
         parts = [
-            await self.run_in_thread(self._encoder.tokenize, part, kind)
+            await self.run_in_thread(self._encoder.pipeline.tokenize, part, kind)
             for part in slice_by_size(texts, len, _TOKENIZE_PART_CHARACTERS)
         ]
         return TokenizedTexts.joined(parts, self.input_limit(kind))
@@ -323,4 +324,6 @@ def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> Vectors:
     """Embed the texts of several requests; runs in a thread. *Shape:* ``(texts, dimensions)``."""
     ids: list[NDArray[np.int64]] = [request.tokenized.ids[number] for request, numbers in batch for number in numbers]
     tokens = np.concatenate([request.tokenized.tokens[numbers] for request, numbers in batch])  # (texts,)
-    return encoder.embed(TokenizedTexts(ids, tokens, max(request.tokenized.max_tokens for request, _ in batch)))
+    return encoder.pipeline.embed(
+        TokenizedTexts(ids, tokens, max(request.tokenized.max_tokens for request, _ in batch))
+    )

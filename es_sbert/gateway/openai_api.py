@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from es_sbert.bundle.modules import PromptKind
-from es_sbert.encoder.encoder import EncodeResult
+from es_sbert.encoder.text_pipeline import EncodeResult
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key

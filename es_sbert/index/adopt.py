@@ -569,7 +569,7 @@ def _compare_sample(
             f"Set {setting('text_fields')} or {setting('text_template')} to what it was when the vectors were made. "
             + fields_hint(missing, names, "The index has", derived_fields(state.mappings)),
         )
-    encoded = encoder.encode_details([text for _, text in documents], "document")
+    encoded = encoder.pipeline.encode_details([text for _, text in documents], "document")
     vector_field = VectorField(state.name, adoptable.name, adoptable.entry)
     stored = np.stack([vector for hit, _ in documents for *_, vector in hit_vectors(hit, vector_field)])
     cosines, truncated = row_cosines(stored, encoded.vectors).tolist(), encoded.truncated.tolist()
@@ -650,7 +650,7 @@ class _MetadataWriter:
         if not documents:
             return
         inexact = read_inexact(self.engine, self.adoptable.state, [hit for hit, _ in documents], self.retrying)
-        tokenized = self.encoder.tokenize([text for _, text in documents], "document")
+        tokenized = self.encoder.pipeline.tokenize([text for _, text in documents], "document")
         at = clock.current_timestamp()
         for (hit, text), tokens, truncated in zip(
             documents, tokenized.tokens.tolist(), tokenized.truncated.tolist(), strict=True

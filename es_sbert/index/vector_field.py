@@ -597,8 +597,8 @@ def request_vector_field(
     rules = ChunkRules.from_options(options.get("passages"), options.get("passage_overlap"))
     if rules is not None:
         # `make_chunker` rejects passages that are longer than the model reads.
-        tokenizer = SentenceTokenizer(loaded) if model is None or isinstance(model, str | Path) else model
-        tokenizer.make_chunker(rules.tokens, rules.overlap, "document")
+        steps = SentenceTokenizer(loaded) if model is None or isinstance(model, str | Path) else model.pipeline
+        steps.make_chunker(rules.tokens, rules.overlap, "document")
     return FieldRequest(
         vector_field,
         *identity,

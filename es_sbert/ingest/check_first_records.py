@@ -540,7 +540,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         engine=engine.info.label,
         model=info.model,
         fingerprint=info.fingerprint,
-        prompt=encoder.prompt("document"),
+        prompt=encoder.prompts["document"],
         creates_index=plan.state is None,
         changed_fields=changed,
         documents=tuple(previews),
@@ -550,7 +550,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
 
 def _planned_targets(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, tuple[str, ...]]:
     """Plan the vector fields as a load would; also return the names of those that it would add or change."""
-    plan.check_chunk_rules(encoder.make_chunker)
+    plan.check_chunk_rules(encoder.pipeline.make_chunker)
     targets: list[EmbeddingTarget] = []
     changed: list[str] = []
     requests = plan.field_requests(ModelIdentity(encoder.info.model, encoder.info.fingerprint, encoder.info.dimensions))
@@ -565,7 +565,7 @@ def _planned_targets(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[
 
 
 def _texts(encoder: Encoder, chunk: ChunkedText) -> Iterator[TextPreview]:
-    tokenized = encoder.tokenize(chunk.texts, "document")
+    tokenized = encoder.pipeline.tokenize(chunk.texts, "document")
     for number, (text, tokens) in enumerate(zip(chunk.texts, tokenized.tokens.tolist(), strict=True), 1):
         yield TextPreview(
             vector_field=chunk.target.field,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from es_sbert.clock import Clock, format_timestamp
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine, without_retries
@@ -70,7 +71,7 @@ def run_load(
     info = encoder.info
     model = ModelIdentity(info.model, info.fingerprint, info.dimensions)
     with check_first_records(engine, plan, control) as stream:
-        plan.check_chunk_rules(encoder.make_chunker)
+        plan.check_chunk_rules(encoder.pipeline.make_chunker)
         with open_load(engine, plan, model, stream, control, meter) as load:
             record_start(load.context, info)
             if plan.sources:

@@ -97,7 +97,7 @@ def batch_window(context: LoadContext, encoder: Encoder) -> int:
     A GPU needs the encoder's whole window; on a CPU half of it is as fast, and documents reach the index sooner.
     """
     window = context.plan.settings.batch_window
-    return window or (encoder.window // 2 if encoder.info.device == "cpu" else encoder.window)
+    return window or (encoder.pipeline.window // 2 if encoder.info.device == "cpu" else encoder.pipeline.window)
 
 
 @dataclass
@@ -182,9 +182,9 @@ class LoadPipeline:
         parts: list[TokenizedTexts] = []
         for part in slice_by_size(texts, len, _TOKENIZED_SIZE, _TOKENIZED_GROUP):
             self._control.check()
-            parts.append(self._encoder.tokenize(part, "document"))
+            parts.append(self._encoder.pipeline.tokenize(part, "document"))
         self._outcomes.ledger.add_texts(task.document.texts[number] for task in plan.embed for number in task.to_embed)
-        tokenized = TokenizedTexts.joined(parts, self._encoder.input_limit("document"))
+        tokenized = TokenizedTexts.joined(parts, self._encoder.pipeline.input_limit("document"))
         return _TokenizedWindow(plan, chunks, tokenized)
 
     def _embed(self, windows: Iterable[_TokenizedWindow]) -> Iterator[_EmbeddedWindow]:
@@ -195,7 +195,7 @@ class LoadPipeline:
                 continue
             documents = len(window.plan.embed)
             # vectors: (texts, dimensions), embedded: (texts,)
-            vectors, embedded = self._encoder.embed_until(
+            vectors, embedded = self._encoder.pipeline.embed_until(
                 window.texts,
                 self._control.stop_embedding,
                 lambda part, documents=documents: ledger.add(embedded=part * documents),  # type: ignore[misc]
@@ -255,7 +255,7 @@ class DocumentChunker:
         self._chunkers: list[Chunker | None] = []
         for target in targets:
             rules = target.meta.passages if target.filled else None
-            chunker = None if rules is None else encoder.make_chunker(rules.tokens, rules.overlap, "document")
+            chunker = None if rules is None else encoder.pipeline.make_chunker(rules.tokens, rules.overlap, "document")
             self._chunkers.append(chunker)
 
     def chunk(self, tasks: Sequence[EmbeddingTask]) -> list[list[ChunkedText]]:

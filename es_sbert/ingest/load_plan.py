@@ -218,7 +218,7 @@ class LoadPlan:
         """Check that chunk rules fit the model, before an index is created with them.
 
         Args:
-            make_chunker: See `Encoder.make_chunker`.
+            make_chunker: See `TextPipeline.make_chunker`.
 
         Raises:
             UsageError: a chunk rule does not fit the model.

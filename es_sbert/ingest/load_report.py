@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from es_sbert.encoder.encoder import EncoderInfo, preparation_text
+from es_sbert.encoder.encoder import preparation_text
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.index.document_vectors import targets_to_fill
 from es_sbert.index.text_languages import language_warning
 from es_sbert.ingest.ledger import Ledger

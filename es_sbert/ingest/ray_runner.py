@@ -34,7 +34,8 @@ from es_sbert.bundle.model_lookup import find_index_model, installed_model_folde
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.clock import Clock
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapshots, open_snapshots

@@ -255,7 +255,9 @@ def prepare_migration(
     _check_new_index(engine, source, wanted, name)
     for meta in fields.values():
         if meta.passages is not None:
-            encoder.make_chunker(meta.passages.tokens, meta.passages.overlap, "document")  # refuses too many tokens
+            encoder.pipeline.make_chunker(
+                meta.passages.tokens, meta.passages.overlap, "document"
+            )  # refuses too many tokens
     state = MigrationState(
         alias=wanted.alias,
         source=source.name,

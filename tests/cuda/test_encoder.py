@@ -21,7 +21,8 @@ from es_sbert.encoder.encoder import Encoder
 from tests.cuda.marks import mark
 
 with Encoder({folder!r}, device="cuda") as encoder:
-    print(encoder.info.provider, encoder.info.variant, encoder.window, encoder.batch_tokens, encoder.parallel_batches)
+    steps = encoder.pipeline
+    print(encoder.info.provider, encoder.info.variant, steps.window, steps.batch_tokens, steps.parallel_batches)
     for name, texts in {{"short": ["a cat"] * 3 + ["one", "two"], "long": ["cat " * 200, "a"]}}.items():
         encoder.encode(texts)
         mark(name)

@@ -24,14 +24,14 @@ from tests.faulty_proxy import FaultyProxy
 PROGRAM = """
 import logging, os, elastic_transport
 from es_sbert.cli.main import main
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.text_pipeline import TextPipeline
 if "DEBUG" in os.environ:
     logging.basicConfig(level=logging.DEBUG)
     elastic_transport.debug_logging()
 def fail(*arguments):
     raise RuntimeError("broken on purpose")
 if "BROKEN" in os.environ:
-    Encoder.embed_until = fail
+    TextPipeline.embed_until = fail
 main()
 """
 

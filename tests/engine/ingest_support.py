@@ -102,8 +102,9 @@ class Interposed:
 
     def __init__(self, encoder: Encoder, before: Callable[[int], None]) -> None:
         self._encoder, self._before, self._windows = encoder, before, 0
-        self.info, self.tokenize, self.make_chunker = encoder.info, encoder.tokenize, encoder.make_chunker
-        self.window, self.input_limit = encoder.window, encoder.input_limit
+        self.info, self.prompts, self.pipeline = encoder.info, encoder.prompts, self
+        self.tokenize, self.make_chunker = encoder.pipeline.tokenize, encoder.pipeline.make_chunker
+        self.window, self.input_limit = encoder.pipeline.window, encoder.pipeline.input_limit
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Encoder]:  # for `isinstance`
@@ -114,7 +115,7 @@ class Interposed:
     ) -> tuple[Vectors, NDArray[np.bool_]]:
         self._before(self._windows)
         self._windows += 1
-        return self._encoder.embed_until(texts, stop, progress)
+        return self._encoder.pipeline.embed_until(texts, stop, progress)
 
 
 class Rounds(threading.Event):

@@ -25,7 +25,7 @@ def test_chunks_are_grouped_by_document_and_best_pair_counts(
     load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **options)
     with open_engine(engine_url) as engine:
         collection = read_index(engine, index_name, "embedding")
-    split = tiny.make_chunker(16, 2, "document")
+    split = tiny.pipeline.make_chunker(16, 2, "document")
     chunks = {key: [text[start:end] for start, end in split([text])[0]] for key, text in texts.items()}
     assert dict(zip(collection.ids, collection.texts, strict=True)) == texts
     counts = np.diff([*collection.starts, len(collection.vectors)])

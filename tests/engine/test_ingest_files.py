@@ -28,7 +28,7 @@ def test_documents_are_stored_unchanged_with_vectors(loads: Loads) -> None:
     assert (summary.read, summary.indexed, summary.exit_code) == (300, 300, 0)
     assert not loads.dead.exists()
     stored = loads.contents()
-    expected = loads.encoder.encode_details([document["text"] for document in documents], "document")
+    expected = loads.encoder.pipeline.encode_details([document["text"] for document in documents], "document")
     assert set(stored) == {document["id"] for document in documents}
     for row, document in enumerate(documents):
         found = stored[document["id"]]

@@ -45,7 +45,7 @@ Expected = Callable[[str], tuple[list[tuple[int, int]], Vectors]]
 @pytest.fixture(scope="module")
 def expected(encoder: Encoder) -> Expected:
     """A function text → offsets of its passages, and the vectors of the texts that stand there."""
-    split = encoder.make_chunker(48, 12, "document")
+    split = encoder.pipeline.make_chunker(48, 12, "document")
 
     @cache
     def passages_of(text: str) -> tuple[list[tuple[int, int]], Vectors]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState

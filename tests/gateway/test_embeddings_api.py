@@ -54,7 +54,7 @@ def test_openai_client_embeddings_match_model(
 ) -> None:
     options: dict[str, Any] = {} if encoding is None else {"encoding_format": encoding}
     answer = client.embeddings.create(model="tiny", input=TEXTS, dimensions=dimensions, user="somebody", **options)
-    expected = tiny_encoder.encode_details(TEXTS)
+    expected = tiny_encoder.pipeline.encode_details(TEXTS)
     assert [entry.index for entry in answer.data] == [0, 1, 2]
     given = [entry.embedding for entry in answer.data]
     if encoding == "base64":  # asked for by the caller, the client hands it on as it came

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from es_sbert.diagnostics.doctor import Severity, check_encoder, disk_finding, field_findings, settings_findings
-from es_sbert.encoder.encoder import EncoderInfo
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.engines.index_state import IndexState
 from es_sbert.index.index_summary import FieldSummary
 from es_sbert.index.mapping import VectorFieldMeta

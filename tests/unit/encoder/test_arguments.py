@@ -29,11 +29,9 @@ WRONG_TEXTS: list[Any] = [
 
 @pytest.mark.parametrize("texts", WRONG_TEXTS, ids=repr)
 def test_wrong_texts_are_named(encoder: Encoder, texts: Any) -> None:
-    lists_only = (encoder.encode_details, encoder.embed_documents, encoder.tokenize)
-    for call in (*lists_only, encoder.encode, lambda texts: list(encoder.encode_stream(texts))):
+    for call in (encoder.embed_documents, encoder.encode, lambda texts: list(encoder.encode_stream(texts))):
         refused("texts", call, texts)
-    for call in lists_only:
-        refused("texts", call, "one text")
+    refused("texts", encoder.embed_documents, "one text")
 
 
 def test_type_errors_are_type_errors_and_values_are_not(encoder: Encoder, tiny: Path) -> None:
@@ -68,13 +66,10 @@ def test_missing_text_is_named_by_its_place(encoder: Encoder, missing: Any) -> N
 
 def test_wrong_arguments_of_methods_are_named(encoder: Encoder) -> None:
     for kind in ("passage", ["query"]):
-        for call in (encoder.encode, encoder.encode_details, encoder.tokenize, encoder.encode_stream):
+        for call in (encoder.encode, encoder.encode_stream):
             refused("`kind`", call, ["a"], kind)
     refused("text", encoder.embed_query, ["a"])
-    refused("`tokenized`", encoder.embed, ["a"])
     refused("`window`", encoder.encode_stream, ["a"], window=0)
-    refused("`tokens`", encoder.make_chunker, "5", 1)
-    refused("`overlap`", encoder.make_chunker, 10, -1)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_encode_stream_yields_windows(encoder: Encoder) -> None:
 
 
 def test_truncation_is_counted(encoder: Encoder) -> None:
-    encoded = encoder.encode_details(["a", "cat " * 30, "cat " * 22])
+    encoded = encoder.pipeline.encode_details(["a", "cat " * 30, "cat " * 22])
     assert encoded.tokens.tolist() == [3, 32, 24]
     assert encoded.truncated.tolist() == [False, True, False]
 
@@ -93,8 +93,8 @@ def test_auto_falls_back_to_cpu_with_cause_and_remedy(tiny: Path, monkeypatch: p
 def test_stopped_embedding_ends_between_batches_and_is_reusable(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, begun = threading.Event(), []
     with Encoder(str(tiny), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
-        tokenized = encoder.tokenize(TEXTS)
-        expected = encoder.embed(tokenized)
+        tokenized = encoder.pipeline.tokenize(TEXTS)
+        expected = encoder.pipeline.embed(tokenized)
 
         run = OnnxCpuSession.run
 
@@ -105,18 +105,18 @@ def test_stopped_embedding_ends_between_batches_and_is_reusable(tiny: Path, monk
             run(session, feed, into)
 
         monkeypatch.setattr(OnnxCpuSession, "run", stopping)
-        vectors, made = encoder.embed_until(tokenized, stop)
+        vectors, made = encoder.pipeline.embed_until(tokenized, stop)
         assert len(begun) == 3
         assert 0 < made.sum() < len(TEXTS)
         np.testing.assert_array_equal(vectors[made], expected[made])
-        assert not encoder.embed_until(tokenized, stop)[1].any()
+        assert not encoder.pipeline.embed_until(tokenized, stop)[1].any()
         assert len(begun) == 3
         parts: list[float] = []
-        encoder.embed_until(tokenized, threading.Event(), parts.append)
+        encoder.pipeline.embed_until(tokenized, threading.Event(), parts.append)
         assert len(parts) == len(begun) - 3 > 3
         assert min(parts) > 0
         assert sum(parts) == pytest.approx(1)
-        np.testing.assert_array_equal(encoder.embed(tokenized), expected)
+        np.testing.assert_array_equal(encoder.pipeline.embed(tokenized), expected)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])

@@ -211,7 +211,7 @@ def test_another_model_is_refused_after_a_fork(tmp_path: Path) -> None:
     with Encoder(write_tiny_bert(tmp_path / "model"), precision="fp32") as encoder:
         shutil.rmtree(tmp_path / "model")
         write_tiny_bert(tmp_path / "model", seed=2)
-        encoder._inherit()  # as in a forked process
+        encoder.pipeline._inherit()  # as in a forked process
         with pytest.raises(ModelError, match="another model here than where this process was forked"):
             encoder.encode("a text")
 

@@ -104,9 +104,9 @@ def test_equal_tokens_with_and_without_a_prompt_are_two_inputs(tmp_path: Path) -
     folder = write_checkpoint(tmp_path / "model", layers=1, prompts=PROMPTS)
     edit(folder / "1_Pooling/config.json", include_prompt=False)
     with Encoder(folder, device="cpu", precision="fp32") as encoder:
-        parts = [encoder.tokenize(["cat"], "query"), encoder.tokenize(["query: cat"])]
-        vectors = encoder.embed(TokenizedTexts.joined(parts, encoder.info.max_tokens))
-        apart = np.concatenate([encoder.embed(part) for part in parts])
+        parts = [encoder.pipeline.tokenize(["cat"], "query"), encoder.pipeline.tokenize(["query: cat"])]
+        vectors = encoder.pipeline.embed(TokenizedTexts.joined(parts, encoder.info.max_tokens))
+        apart = np.concatenate([encoder.pipeline.embed(part) for part in parts])
     np.testing.assert_allclose(vectors, apart, atol=1e-6)
     assert row_cosines(vectors[:1], vectors[1:]).item() < 0.999
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_sbert.bundle.modules import PromptKind
-from es_sbert.encoder.encoder import EncoderInfo
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
@@ -34,6 +34,7 @@ class TellingEncoder:
         self.info = EncoderInfo("telling", fingerprint, self.DIMENSIONS, 8, "fp32", "fp32", "CPU", "cpu", 1)
         self.batches: list[int] = []
         self.lengths: list[list[int]] = []
+        self.pipeline = self
         self.batch_tokens = 512
         self.parallel_batches = 1
         self.running = 0

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.bundle.modules import PromptKind
-from es_sbert.encoder.encoder import Encoder, EncodeResult
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.text_pipeline import EncodeResult
 from es_sbert.errors import ModelError, Overloaded, UsageError
 from es_sbert.gateway.embedder import BatchingEmbedder, QueuedRequest, VectorCache, next_batch
 from es_sbert.gateway.metrics import GatewayMetrics

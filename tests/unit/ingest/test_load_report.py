@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.encoder.encoder import EncoderInfo
+from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.errors import UsageError
 from es_sbert.ingest.ingest_settings import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit, IngestSettings
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
