@@ -41,12 +41,12 @@ def export_model(
 
     Args:
         model: Model folder, hub id, installed or registered name. A `Path` is always a folder.
-        output: Folder to write: new, empty, or a bundle of the same model, which gains variants.
+        output: Folder to write; new, empty, or a bundle of the same model, which gains variants.
         variants: Any of `fp32`, `int8`, `openvino-fp32`, `openvino-bf16` and `openvino-int8` for CPUs, and `fp16` for
             CUDA; by default those for CPUs that run on this machine.
-        force: Also write variants that fail the parity check, marked as forced.
-        ignore_settings: Unknown settings in the model's files to accept; the bundle keeps them. For sentence encoders
-            only.
+        force: Also write variants that miss their parity bar, marked as forced.
+        ignore_settings: Accept a setting in the model's files that es-sbert does not know; the bundle keeps it.
+            Repeatable.
         register: Register the model under the folder's name, so that searches find it (`es-sbert model list`).
         report: Called with progress messages and warnings.
 

@@ -10,6 +10,7 @@ import click
 import cloup
 from cloup import option_group
 
+from es_sbert import evaluation
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.output import print_report
@@ -35,12 +36,7 @@ TASKS = ("sts", "triplet", "duplicates", "retrieval")
         required=True,
         help="Evaluation task; may be repeated.",
     ),
-    click.option(
-        "--data",
-        type=shared.FILE_TYPE,
-        metavar="FOLDER",
-        help="Folder of all tasks (sts/, triplets/, …), or of the one task.",
-    ),
+    shared.setting_option(evaluation.evaluate_model, "data FOLDER", type=shared.FILE_TYPE),
     click.option(
         "--judgements",
         type=shared.FILE_TYPE,
@@ -52,20 +48,8 @@ TASKS = ("sts", "triplet", "duplicates", "retrieval")
         metavar="OTHER",
         help="Compare MODEL with another model in the task retrieval: interval and p-value of the difference.",
     ),
-    click.option(
-        "--file",
-        "files",
-        type=shared.FILE_TYPE,
-        multiple=True,
-        metavar="FILE",
-        help="Evaluate on this file instead of a folder; may be repeated.",
-    ),
-    click.option(
-        "--limit",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Use N examples of each file (N queries), the same in every run.",
-    ),
+    shared.setting_option(evaluation.evaluate_model, "files FILE", type=shared.FILE_TYPE),
+    shared.setting_options(evaluation.evaluate_model, "limit N"),
 )
 @option_group(
     "Model",
@@ -165,7 +149,6 @@ Reports = tuple[list["EvaluationReport"], list["EvaluationReport"], tuple[str, s
 
 def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...], options: Mapping[str, Any]) -> Reports:
     """Evaluate the model and the one it is compared with; return the reports and names of both."""
-    from es_sbert import evaluation
     from es_sbert.evaluation.evaluated_models import close_model, open_model
     from es_sbert.evaluation.task_data import EvaluationTask, read_task_data
 

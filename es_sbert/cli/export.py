@@ -17,7 +17,7 @@ from es_sbert.bundle.bundle import (
 )
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import FILE_TYPE
+from es_sbert.cli.options import FILE_TYPE, setting_option, setting_options
 from es_sbert.cli.output import align_columns
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
@@ -39,31 +39,16 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
 @click.argument("model", default=DEFAULT_MODEL)
 @option_group(
     "Options",
-    click.option(
-        "-o",
-        "--output",
-        type=FILE_TYPE,
-        required=True,
-        metavar="BUNDLE",
-        help="Folder to write; new, empty, or a bundle of the same model, which gains variants.",
-    ),
-    click.option(
-        "--precision",
-        "variants",
+    setting_option(exporters.export_model, "output -o --output BUNDLE", type=FILE_TYPE),
+    setting_option(
+        exporters.export_model,
+        "variants --precision LIST",
+        multiple=False,
         callback=_parse_variants,
-        metavar="LIST",
         help="Variants to write: fp32, int8, openvino-fp32, openvino-bf16, openvino-int8 (for CPUs), fp16 (for CUDA), "
-        "separated by commas.  "
-        "[default: those for CPUs that run on this machine]",
+        "separated by commas.  [default: those for CPUs that run on this machine]",
     ),
-    click.option(
-        "--ignore-setting",
-        "ignore_settings",
-        multiple=True,
-        metavar="KEY",
-        help="Accept a setting in the model's files that es-sbert does not know; the bundle keeps it. Repeatable.",
-    ),
-    click.option("--force", is_flag=True, help="Also write variants that miss their parity bar, marked as forced."),
+    setting_options(exporters.export_model, "ignore_settings KEY", "force"),
     click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest as JSON on stdout."),
     log_format_option,
 )

@@ -125,7 +125,7 @@ def setting_option(owner: type | Callable[..., Any], spec: str, **given: Any) ->
     """
     name, *words = spec.split()
     fields = declared_settings(owner)
-    field, many = fields[name], len(_value_types(fields[name])) > 1
+    field, many = fields[name], given.get("multiple", len(_value_types(fields[name])) > 1)
     settings: dict[str, Any] = {"help": _help(owner, name), "required": field.is_required(), "multiple": many}
     flags = [word for word in words if word.startswith("-")] or [_flag(name, field)]
     for word in words:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.errors import require_extra
-from es_sbert.settings import RunOptions, no_report
+from es_sbert.settings import Count, RunOptions, no_report
 
 if TYPE_CHECKING:
     from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
@@ -29,13 +29,13 @@ def evaluate_model(
     data: str | Path | Sequence[TaskData] | None = None,
     *,
     files: Sequence[str | Path] = (),
-    limit: int | None = None,
+    limit: Count | None = None,
     report: Callable[[str], None] = no_report,
     **running: Unpack[RunOptions],
 ) -> EvaluationReport:
     """Evaluate a model on a task, as `es-sbert evaluate` does. Needs the extra `train`.
 
-    All data is read and checked before the model is opened.
+    All data is read and checked before the model is opened; `data` may also be what `read_task_data` returned.
 
     Usage:
         ```python
@@ -46,9 +46,9 @@ def evaluate_model(
     Args:
         model: A folder, bundle, hub id or installed name, which is opened and closed again; or an opened model.
         task: `sts`, `triplet`, `duplicates` or `retrieval`.
-        data: Folder of the data (see `task_data.py` for the layout), or data sets that `read_task_data` returned.
-        files: Data files instead of a folder.
-        limit: Maximum number of examples (for retrieval: queries) of each file, drawn with a fixed seed.
+        data: Folder of all tasks (sts/, triplets/, …), or of the one task.
+        files: Evaluate on this file instead of a folder; may be repeated.
+        limit: Use N examples of each file (N queries), the same in every run.
         report: Called with progress messages and warnings.
         running: `device`, `precision`, `runtime` and `threads`. If the model is already open, they are only recorded
             in the report's settings.
