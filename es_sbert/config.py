@@ -211,5 +211,5 @@ class EngineSettings(UsageErrorModel, BaseSettings):
                 "a user name and a password must be given together",
                 f"Set {setting('username')} with the password in ES_SBERT_PASSWORD or a {setting('password_file')}, or "
                 "an API key in ES_SBERT_API_KEY.",
-            )
+            ).about("username")
         return self

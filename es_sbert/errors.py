@@ -50,7 +50,7 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class EsSbertError(Exception):
@@ -78,6 +78,11 @@ class EsSbertError(Exception):
         self.remedy = remedy
         self.setting = setting
         self.value = value
+
+    def about(self, setting: str, value: object = None) -> Self:
+        """Add setting and value, like `with_traceback` of exceptions: `raise UsageError(…).about("k", k)`."""
+        self.setting, self.value = setting, value
+        return self
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.remedy}"

@@ -261,7 +261,9 @@ def export_reranker(
 
 def _check_variants(variants: Sequence[Variant]) -> None:
     if not variants:
-        raise UsageError("at least one variant is required", f"Use at least one of {', '.join(Variant)}.")
+        raise UsageError("at least one variant is required", f"Use at least one of {', '.join(Variant)}.").about(
+            "variants", variants
+        )
 
 
 @dataclass(frozen=True)
@@ -433,13 +435,13 @@ def _previous_manifest(
     """
     kind = EncoderManifest if isinstance(model, SentenceModel) else RerankerManifest
     if output.exists() and not output.is_dir():
-        raise UsageError(f"{output} is a file", "Use a folder that does not exist yet.")
+        raise UsageError(f"{output} is a file", "Use a folder that does not exist yet.").about("output", output)
     if not (output / kind.FILE_NAME).is_file():
         if not is_vacant(output):
             raise UsageError(
                 f"{output} is neither empty nor an es-sbert bundle",
                 "Use a folder that is empty or does not exist yet.",
-            )
+            ).about("output", output)
         return None
     manifest = _open_bundle(model, output).manifest
     if manifest.fingerprint != model.fingerprint:
@@ -447,7 +449,7 @@ def _previous_manifest(
             f"{output} is a bundle of {manifest.name} (fingerprint {manifest.fingerprint}), "
             f"not of {model.name} ({model.fingerprint})",
             "Export to another folder, or delete this one first.",
-        )
+        ).about("output", output)
     return manifest
 
 

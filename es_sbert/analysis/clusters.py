@@ -167,14 +167,14 @@ def _kmeans(texts: Vectors, k: ClusterCount) -> Int64Array:
     if k == "auto":
         k = _best_k(texts)
     if k < 1:
-        raise UsageError(f"the number of clusters is {k}", "Use at least 1, or auto.")
+        raise UsageError(f"the number of clusters is {k}", "Use at least 1, or auto.").about("k", k)
     found = _count_distinct(texts, k)
     if found < k:
         raise UsageError(
             f"{pluralize(k, 'cluster')} requested for {pluralize(len(texts), 'text')} with "
             f"{pluralize(found, 'different vector')}",
             f"Request at most {pluralize(found, 'cluster')}, or use more texts.",
-        )
+        ).about("k", k)
     return _kmeans_labels(texts, k, starts=_KMEANS_STARTS)
 
 

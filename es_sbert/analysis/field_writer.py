@@ -319,9 +319,11 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
             f"{name!r} is not a valid name for the result",
             "Use a field outside of objects, such as duplicate_group. To remove a field of an earlier version, see "
             "docs/commands/duplicates.md.",
-        )
+        ).about("name", name)
     if name in reserved:
-        raise UsageError(f"the field {name} holds the vector or the text of the documents", "Use another field.")
+        raise UsageError(f"the field {name} holds the vector or the text of documents", "Use another.").about(
+            "name", name
+        )
     there = state.mappings.get("properties", {}).get(name)
     if there is not None and there.get("type") != "keyword":
         raise IndexMismatch(

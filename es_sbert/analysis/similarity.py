@@ -367,13 +367,13 @@ def check_cosine(min_cosine: float) -> None:
         UsageError: the threshold is not between -1 and 1.
     """
     if not -1 <= min_cosine <= 1:
-        raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.")
+        raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.").about("min_cosine", min_cosine)
 
 
 def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: float) -> list[SimilarPair]:
     """Find the k best pairs of all blocks."""
     if k < 1:
-        raise UsageError(f"k is {k}", "Request at least one pair.")
+        raise UsageError(f"k is {k}", "Request at least one pair.").about("k", k)
     check_cosine(min_cosine)
     # Drop pairs below the threshold. Once k pairs are known, the threshold rises to the k-th best cosine.
     threshold = min_cosine

@@ -208,7 +208,7 @@ def unregister_model(key: str) -> list[RegisteredModel]:
             raise UsageError(
                 f"several registered models have the name {key!r}: {_format_entries(found)}",
                 "Use the folder or the fingerprint of one of them.",
-            )
+            ).about("model", key)
         models[:] = [model for model in models if model not in found]
     return found
 
@@ -252,14 +252,14 @@ def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
     if is_taken(name):
         raise UsageError(
             f"an installed model has the name {name!r}", f"Choose another name: {setting('name', 'NAME')}."
-        )
+        ).about("name", name)
     is_too_long = len(name) > _MAX_NAME_CHARACTERS
     if not name or is_too_long or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
         raise UsageError(
             f"a model cannot be registered as {name[:_MAX_NAME_CHARACTERS]!r}",
             f"Choose a name of at most {_MAX_NAME_CHARACTERS} characters, without a slash or control character, that "
             f"does not begin with a dot, a tilde or a hyphen: {setting('name', 'NAME')}.",
-        )
+        ).about("name", name)
 
 
 def _find_entries(models: Sequence[RegisteredModel], key: str) -> list[RegisteredModel]:

@@ -67,12 +67,16 @@ def resolve_model(name: str) -> Path:
     if name and folder.is_dir():
         return folder
     if name and folder.exists():
-        raise ModelNotFound(f"{name} is a file, not a model folder", "Use the folder that contains modules.json.")
+        raise ModelNotFound(
+            f"{name} is a file, not a model folder", "Use the folder that contains modules.json."
+        ).about("model", name)
     if (short := split_shortened_name(name)) is not None:
         base, dimensions = short
         return shortened_model_folder(resolve_model(base), dimensions, base)
     if is_model_path(name):
-        raise ModelNotFound(f"there is no folder {name!r}", "Check the path, or use a hub id such as org/name.")
+        raise ModelNotFound(f"there is no folder {name!r}", "Check it, or use a hub id such as org/name.").about(
+            "model", name
+        )
     found = installed_model_folder(name)
     if found is not None:
         return found
@@ -163,7 +167,7 @@ def download_model(name: str, *, from_cache: bool = False) -> Path:
         "The hub requires a network connection (HF_ENDPOINT, HF_TOKEN)."
     )
     if not _HUB_ID.fullmatch(name):
-        raise ModelNotFound(f"there is no folder and no registered model {name!r}", remedy)
+        raise ModelNotFound(f"there is no folder and no registered model {name!r}", remedy).about("model", name)
     try:
         return Path(
             snapshot_download(
@@ -174,7 +178,7 @@ def download_model(name: str, *, from_cache: bool = False) -> Path:
             )
         )
     except HFValidationError as error:
-        raise ModelNotFound(f"{name!r} is neither a folder nor a hub id", remedy) from error
+        raise ModelNotFound(f"{name!r} is neither a folder nor a hub id", remedy).about("model", name) from error
     except HfHubHTTPError as error:
         raise ModelNotFound(f"the hub denies access to {repository}: {error_summary(error)}", remedy) from error
     except (LocalEntryNotFoundError, OSError) as error:
@@ -182,7 +186,7 @@ def download_model(name: str, *, from_cache: bool = False) -> Path:
             f"no folder, installed package or registered model is called {name!r}, and the hub cannot be reached for "
             f"{repository}",
             remedy,
-        ) from error
+        ).about("model", name) from error
 
 
 _MIGRATE = "Or embed its documents with another model: `es-sbert index migrate {index} --model MODEL`."

@@ -65,7 +65,7 @@ def shortened_model_folder(folder: Path, dimensions: int, name: str | None = Non
         raise UsageError(
             f"{model.name} has {model.dimensions} dimensions, so it cannot be truncated to {dimensions}",
             f"Choose fewer than {model.dimensions}, or leave the number out.",
-        )
+        ).about("model", f"{model.name}@{dimensions}")
     target = cache_folder() / "shortened" / f"{model.fingerprint}-{dimensions}"
     return cached_folder(target, partial(_write_folder, model, dimensions))
 

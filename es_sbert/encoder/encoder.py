@@ -142,7 +142,7 @@ class Encoder(SentenceTransformersNames):
                 raise UsageError(
                     f"`prompt` cannot be applied: {model.name} does not read its prompts as a part of the text",
                     f"Use its own prompts: {setting('kind', 'query')} or {setting('kind', 'document')}.",
-                )
+                ).about("prompt", prompt)
             listed, kind = [prompt + text for text in listed], None
         if show_progress_bar:
             parts = _with_progress_bar(self.encode_stream(listed, kind), len(listed))

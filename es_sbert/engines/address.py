@@ -87,7 +87,7 @@ def parse_address(settings: EngineSettings) -> Address:
     """
     addresses = parse_addresses(settings)
     if len(addresses) > 1:
-        raise UsageError(f"exactly one address is required, not {len(addresses)}", "Use one of them.")
+        raise UsageError(f"exactly one address is required, not {len(addresses)}", "Use one of them.").about("url")
     return addresses[0]
 
 
@@ -144,7 +144,7 @@ def _split_url(url: str, which: str) -> SplitResult:
         raise UsageError(
             f"{which} of the engine is not a URL that begins with http:// or https://",
             f"Write it like {DEFAULT_URL}. Several addresses are separated by commas.",
-        )
+        ).about("url")
     return parts
 
 
@@ -188,4 +188,4 @@ def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
         raise UsageError(
             f"the CA file {settings.ca_certs} {reason}",
             f"Set {setting('ca_certs')} to the engine's CA file, for Elasticsearch config/certs/http_ca.crt.",
-        ) from error
+        ).about("ca_certs", settings.ca_certs) from error

@@ -115,7 +115,7 @@ def from_client(client: Any) -> Engine:
         raise UsageError(
             f"{type(client).__name__} is not a synchronous client of Elasticsearch or OpenSearch",
             "Pass an address, or an Elasticsearch or OpenSearch object; AsyncSemanticIndex takes these, too.",
-        )
+        ).about("client", client)
     sender: Any
     if engine_type is EngineType.ELASTICSEARCH:
         sender, url = with_exact_json(client), str(next(iter(client.transport.node_pool.all())).base_url)

@@ -107,9 +107,11 @@ def quote_index_name(name: str) -> str:
         raise UsageError(
             f"{name!r} is not the name of one index of this cluster, but names a remote cluster",
             f"Connect to that cluster ({setting('url')}).",
-        )
+        ).about("index", name)
     if not _is_index_name(name):
-        raise UsageError(f"{name!r} is not the name of one index", "Use one index or alias, without wildcards.")
+        raise UsageError(f"{name!r} is not the name of one index", "Name one index or alias, no pattern.").about(
+            "index", name
+        )
     return quote(name, safe="")
 
 
@@ -146,7 +148,7 @@ def quote_index_expression(expression: str) -> str:
             raise UsageError(
                 f"{part!r} in {expression!r} is neither the name of an index nor a pattern",
                 "Use indices or aliases separated by commas; * matches any characters: logs-*,-logs-old.",
-            )
+            ).about("index", expression)
     return ",".join(quote(part, safe="*") for part in parts)
 
 

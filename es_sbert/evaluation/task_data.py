@@ -111,12 +111,12 @@ def read_task_data(
         raise UsageError(
             f"exactly one of {setting('data')} and {setting('files')} is required",
             f"Set {setting('data', 'FOLDER')} or {setting('files', 'FILE')}.",
-        )
+        ).about("data")
     if task is EvaluationTask.RETRIEVAL:
         if folder is None:
             raise UsageError(
                 "retrieval needs documents, queries and judgements", f"Set {setting('data')} to their folder."
-            )
+            ).about("data")
         collections = [
             read_collection(each, limit=limit)
             for some in _beir_folders(_task_folder(task, Path(folder)))
@@ -132,13 +132,13 @@ def read_task_data(
         raise SourceError(
             f"{folder} holds no data for the task {task}",
             f"Check {setting('data')}: `es-sbert evaluate --help` and docs/commands/evaluate.md show the layout.",
-        )
+        ).about("data", folder)
     return found
 
 
 def _task_folder(task: EvaluationTask, folder: Path) -> Path:
     if not folder.is_dir():
-        raise SourceError(f"there is no folder {folder}", f"Check {setting('data')}.")
+        raise SourceError(f"there is no folder {folder}", f"Check {setting('data')}.").about("data", folder)
     inside = folder / TASKS[task].folder
     return inside if inside.is_dir() else folder
 

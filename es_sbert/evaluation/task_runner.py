@@ -56,7 +56,7 @@ def run_task(
         raise UsageError(
             f"the task {task} needs sentence vectors, but {model.name} only scores pairs",
             "Evaluate it on sts or duplicates, or use a sentence encoder.",
-        )
+        ).about("tasks", task)
     rows: list[ReportRow] = []
     for each in data:
         progress(f"{task}: {each.name}")

@@ -150,7 +150,7 @@ class _LineFile:
             raise UsageError(
                 f"the search log {path} cannot be written: {error.strerror}",
                 "Set --search-log to a file in a folder that exists and can be written, or to - for stdout.",
-            ) from error
+            ).about("search_log", path) from error
 
     @property
     def name(self) -> str:

@@ -419,7 +419,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
             f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
             f"Set {setting('certificate')} and {setting('key')} to PEM files that belong together and that this user "
             "may read. The key must not have a password.",
-        ) from error
+        ).about("certificate", listen.certificate) from error
     return DrainingServer(config, connections, listen.drain_seconds)
 
 
@@ -459,7 +459,7 @@ def bind_socket(listen: ListenSettings) -> socket.socket:
         raise UsageError(
             f"the gateway cannot listen on {listen.host}, port {listen.port}: {reason}",
             f"Set {setting('host')} to an address of this machine, and {setting('port')} to a free port.",
-        ) from error
+        ).about("port", listen.port) from error
 
 
 def notify_service_manager(*assignments: str) -> None:

@@ -27,7 +27,7 @@ def check_index_name(name: str) -> str:
         raise UsageError(
             f"{name!r} is not a valid index name",
             "Use lowercase letters, digits, hyphens and underscores; start with a letter or digit.",
-        )
+        ).about("search_log", name)
     return name
 
 
@@ -227,7 +227,7 @@ class SemanticSettings(FrozenSettings):
             raise UsageError(
                 f"{value!r} is not a valid name of the virtual field",
                 "Use letters, digits and underscores, e.g. semantic.",
-            )
+            ).about("virtual_field", value)
         return value
 
 
@@ -258,9 +258,9 @@ class ListenSettings(FrozenSettings):
             if not host or not host.isprintable() or any(character in host for character in "/[]@ "):
                 raise UsageError(
                     f"{host!r} is not a host name or IP address", "Write it without a port: search.example, ::1."
-                )
+                ).about("allowed_hosts", host)
         if self.key is not None and self.certificate is None:
-            raise UsageError("a TLS key requires its certificate", f"Set {setting('certificate')} too.")
+            raise UsageError("a TLS key requires its certificate", f"Add {setting('certificate')}.").about("key")
         return self
 
 

@@ -131,7 +131,7 @@ class AdoptableField:
                 f"{self.state.name}.{self.name} holds vectors of {self.entry.dimensions} dimensions, but the model "
                 f"{model!r} makes {dimensions}",
                 f"Set {setting('model')} to the model that made the vectors.",
-            )
+            ).about("model", model)
         if not self.is_known:
             return self.entry.model_copy(update={"fingerprint": fingerprint, "model": model})
         check_field_model(VectorField(self.state.name, self.name, self.entry), fingerprint, model)
@@ -179,7 +179,7 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
             if others
             else "The index has no vectors to adopt. Embed its documents: "
             f"`es-sbert ingest --index {state.name} --text-field FIELD`.",
-        )
+        ).about("vector_field", vector_field)
     mapped = read_vector_mapping(info.engine_type, state.settings, mapping)
     if mapped is not None and mapping.get("type") == "nested":
         raise _several_vectors(state.name, vector_field)
@@ -188,13 +188,15 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
             f"the field {vector_field!r} of {state.name} is of type {mapping.get('type', 'object')}, not "
             f"{VECTOR_TYPES[info.engine_type]}",
             f"Set {setting('vector_field')} to the field that holds the vectors.",
-        )
+        ).about("vector_field", vector_field)
     _check_takes_updates(state)
     require_index_knn(info, state, _copy_remedy(vector_field))
     problem = _mapping_problem(mapping, mapped)
     if problem is not None or mapped.dimensions is None:
         problem = problem or "is mapped without its number of dimensions"
-        raise IndexMismatch(f"{state.name}.{vector_field} {problem}", _copy_remedy(vector_field))
+        raise IndexMismatch(f"{state.name}.{vector_field} {problem}", _copy_remedy(vector_field)).about(
+            "vector_field", vector_field
+        )
     rename = "with a `script` that renames the conflicting field"
     check_meta_field_is_free(state, vector_field, _copy_remedy(vector_field, rename))
     entry = VectorFieldMeta(

@@ -106,13 +106,13 @@ def check_can_load_files(
             f"the alias {name} gives all documents the routing {routing!r}, so the routing cannot come from "
             f"{routing_field}",
             f"Omit {setting('routing_field')}, or load into {state.name}.",
-        )
+        ).about("routing_field", routing_field)
     if state.mappings.get("_routing", {}).get("required") and routing is None and routing_field is None:
         raise VectorIndexError(
             f"the index {state.name} requires a routing value for every document",
             f"Set {setting('routing_field')} to the field that holds it, or load through an alias that "
             f"has an `index_routing`. {in_place} {in_place_command(name)}.",
-        )
+        ).about("routing_field")
     check_can_hold_vectors(state)
     check_accepts_updates(state)
     lost = [field for field in meta_fields if not is_in_source(field, state)]

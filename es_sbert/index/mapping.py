@@ -60,7 +60,7 @@ class ChunkRules(BaseModel):
         if overlap is not None:
             raise UsageError(
                 f"{setting('passage_overlap')} requires {setting('passages')}", f"Add {setting('passages', 'TOKENS')}."
-            )
+            ).about("passage_overlap", overlap)
         return None
 
     def __str__(self) -> str:
@@ -514,7 +514,7 @@ def check_field_name(vector_field: str) -> None:
         raise UsageError(
             f"{vector_field!r} cannot be the name of a vector field",
             "Use letters, digits and underscores, and do not start with an underscore.",
-        )
+        ).about("vector_field", vector_field)
 
 
 def exists_query(field: str, properties: Mapping[str, Any]) -> Json:

@@ -324,20 +324,22 @@ class TextTemplate:
         try:
             parsed = list(string.Formatter().parse(template))
         except ValueError as error:
-            raise UsageError(f"the text template {template!r} cannot be read: {error}", remedy) from error
+            problem = f"the text template {template!r} cannot be read: {error}"
+            raise UsageError(problem, remedy).about("text_template", template) from error
         parts: list[TemplatePart] = []
         for literal, field, specification, conversion in parsed:
             if field == "" or specification or conversion:
-                raise UsageError(f"the text template {template!r} may have only field names in braces", remedy)
+                problem = f"the text template {template!r} may have only field names in braces"
+                raise UsageError(problem, remedy).about("text_template", template)
             name, bar, filter_name = (field or "").rpartition("|")
             if bar and (filter_name not in _FILTERS or not name):
                 raise UsageError(
                     f"the text template {template!r} has the unknown filter {filter_name!r}",
                     f"The filters are: {', '.join(_FILTERS)}; write {{FIELD|{STRIP_HTML}}}.",
-                )
+                ).about("text_template", template)
             parts.append(TemplatePart(literal, name, filter_name) if bar else TemplatePart(literal, field))
         if all(part.field is None for part in parts):
-            raise UsageError(f"the text template {template!r} has no field", remedy)
+            raise UsageError(f"the text template {template!r} has no field", remedy).about("text_template", template)
         return cls(template, tuple(parts))
 
     @classmethod
@@ -352,7 +354,7 @@ class TextTemplate:
                 raise UsageError(
                     f"{field!r} cannot be the name of a text field",
                     f"Use another field, or set {setting('text_template')}.",
-                )
+                ).about("text_fields", field)
         return cls.parse("\n".join(f"{{{field}}}" for field in fields))
 
     @cached_property
@@ -475,7 +477,7 @@ def parse_text_options(text_fields: str | Sequence[str], text_template: str | No
         if text_fields:
             raise UsageError(
                 f"{setting('text_fields')} and {setting('text_template')} cannot be combined", "Use one of the two."
-            )
+            ).about("text_template", text_template)
         return TextTemplate.parse(text_template)
     names = [text_fields] if isinstance(text_fields, str) else text_fields
     return TextTemplate.from_fields(names) if names else None
@@ -516,4 +518,4 @@ def check_name_conflicts(texts: Mapping[str, TextTemplate], documents_own: Itera
             raise UsageError(
                 f"the vector field {field} needs the field {taken}, which is already in use",
                 "Use another name for the vector field.",
-            )
+            ).about("vector_field", field)

@@ -289,7 +289,7 @@ def _add_field(
                 f"the index {state.name} was created with{'out' if possible is IndexType.FLAT else ''} index.knn, so a "
                 f"vector field in it cannot have the index type {meta.index_type}",
                 f"Use {setting('index_type', possible)} here, or load the documents into a new index.",
-            )
+            ).about("index_type", meta.index_type)
         meta = meta.model_copy(update={"index_type": possible})
     check_meta_field_is_free(state, request.name, _other_field_remedy())
     _check_flat_mapping(engine.info, state, meta)
@@ -344,7 +344,7 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
                 else f"the {kind.replace('_', ' ')} of {state.name}.{request.name} is {stored}, not {wanted}",
                 f"This is fixed when a field is created: omit {setting(kind)}, or use another "
                 f"{setting('vector_field')} or index.",
-            )
+            ).about(kind, wanted)
     return field
 
 
@@ -389,7 +389,8 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
                 f"adopt them: {adopt_command(state.name, plain[0])}. Otherwise embed the documents: "
                 f"`es-sbert ingest --index {state.name} --text-field FIELD`."
             )
-        raise IndexMismatch(f"the index {state.name} has no vector field {vector_field!r}", remedy)
+        problem = f"the index {state.name} has no vector field {vector_field!r}"
+        raise IndexMismatch(problem, remedy).about("vector_field", vector_field)
     return VectorField(state.name, vector_field, _read_field_meta(engine, state, vector_field))
 
 
@@ -428,7 +429,7 @@ def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> 
             f"Omit {setting('model')} to use the model that made them (`es-sbert model add FOLDER` registers it), "
             f"embed with {model_name!r} into another {setting('vector_field')} or index, or embed all documents again: "
             f"`es-sbert index migrate {field.index} --model MODEL`.",
-        )
+        ).about("model", model_name)
 
 
 def text_mismatch(name: str, field: VectorField, text: str) -> IndexMismatch:
@@ -443,7 +444,7 @@ def text_mismatch(name: str, field: VectorField, text: str) -> IndexMismatch:
         f"Leave out {setting('text_fields')}, {setting('text_template')} and {setting('strip_html')} to keep that "
         f"text. To embed all documents from the new text, run `es-sbert index migrate {name} "
         f"{format_text_options(field.name, text)}`: searches never see vectors of both texts.",
-    )
+    ).about("text_template", text)
 
 
 def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:
@@ -455,7 +456,7 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",
             _other_field_remedy(),
-        )
+        ).about("vector_field", vector_field)
     if meta is None:
         raise IndexMismatch(
             f"the vectors in {where} were not made by es-sbert, so their model is not known",

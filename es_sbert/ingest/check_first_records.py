@@ -233,7 +233,7 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
             f"none of the first {pluralize(len(first.records), 'record')} has the routing field {routing_field}",
             f"{fields_hint([routing_field], first.field_names(), _DOCUMENTS_HAVE)} Correct {setting('routing_field')}, "
             "or put the field into the mapping before the load if only later documents have it.",
-        )
+        ).about("routing_field", routing_field)
 
 
 def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bool:

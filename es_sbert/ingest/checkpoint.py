@@ -339,12 +339,14 @@ class LoadCheckpoint:
             except (sqlite3.Error, OSError) as error:
                 if isinstance(error, sqlite3.Error) and "locked" in str(error):
                     remedy = f"Wait until it ends, or set {setting('state')} to a different file."
-                    raise UsageError(f"another load is running with the state file {self.path}", remedy) from error
+                    raise UsageError(f"another load is running with the state file {self.path}", remedy).about(
+                        "state", self.path
+                    ) from error
                 raise OutputError(
                     f"the state file {self.path} cannot be written: {error}",
                     f"Free space or set {setting('state')} to a different file, then run the same command again: it "
                     "resumes the load.",
-                ) from error
+                ).about("state", self.path) from error
 
 
 def _routing_digest(routing: str | None) -> bytes | None:

@@ -60,7 +60,7 @@ def check_dead_letters_writable(path: Path) -> None:
     target = path if path.exists() else path.parent
     if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
         remedy = f"Set {setting('dead_letters')} to a file in an existing folder that this user may write to."
-        raise OutputError(f"the dead-letter file {path} could not be written", remedy)
+        raise OutputError(f"the dead-letter file {path} could not be written", remedy).about("dead_letters", path)
 
 
 def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
@@ -170,7 +170,7 @@ class DeadLetters:
                     f"the dead-letter file {self.path} cannot be written: {error.strerror}",
                     f"Free space or set {setting('dead_letters')} to a different file, then run the same command "
                     "again: documents that are in the index are not embedded twice.",
-                ) from error
+                ).about("dead_letters", self.path) from error
 
     def _append(self, file: FileIO, line: bytes) -> bool:
         """Write a line; return False if a retry has moved the file, with which it would delete the line."""
@@ -229,7 +229,7 @@ def quarantine(file: Path) -> None:
         raise OutputError(
             f"{file} cannot be renamed to {quarantine_path(file).name}: {error.strerror}",
             f"Copy it into a folder that this user may write to, and set {setting('retry')} to the copy.",
-        ) from error
+        ).about("retry", file) from error
 
 
 def pending_dead_letters(file: Path) -> DeadLetterFile:
@@ -243,7 +243,7 @@ def pending_dead_letters(file: Path) -> DeadLetterFile:
         raise SourceError(
             f"there are no dead letters in {file}",
             f"Set {setting('retry')} to the dead-letter file of an earlier load.",
-        )
+        ).about("retry", file)
     return DeadLetterFile(FileInput(str(file), path, path.stat().st_size))
 
 
@@ -272,7 +272,9 @@ def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
         indices = (letter.get("index") for _, letter in read_dead_letters(path))
         found = dict.fromkeys(index for index in indices if isinstance(index, str))
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
+        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check its permissions.").about(
+            "retry", path
+        ) from error
     other = next((index for index in found if index not in names), None)
     if other is not None:
         raise UsageError(
@@ -280,7 +282,7 @@ def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
             f"Use {setting('index', other)}. To load them into another index, remove its name from the letters "
             f"""first: `sed -i 's/"index":"{other}",//' {path}`. If the file has letters of several, `grep """
             f"""'"index":"NAME"' {path}` selects those of one.""",
-        )
+        ).about("retry", path)
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,9 @@ class ErrorLimit:
             return cls()
         match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) ?%", text.strip(), re.ASCII)
         if match is None or (match[2] is not None and float(match[2]) > 100):
+            message = f"{setting('max_errors', text)} is neither a number nor a percentage"
             remedy = "Use a number of documents (100), a percentage of those read (5%), or off."
-            raise UsageError(f"{setting('max_errors', text)} is neither a number nor a percentage", remedy)
+            raise UsageError(message, remedy).about("max_errors", text)
         return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
 
     def is_exceeded(self, read: int, failed: int) -> bool:

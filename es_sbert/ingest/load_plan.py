@@ -74,7 +74,7 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
     if settings.retry is None:
         return find_sources(settings.files, settings.file_options)
     if settings.files:
-        raise UsageError(f"FILE and {setting('retry')} cannot be combined", "Use one of them.")
+        raise UsageError(f"FILE and {setting('retry')} cannot be combined", "Use one of them.").about("retry")
     if settings.delimiter or settings.encoding:
         raise UsageError(f"{setting('delimiter')} and {setting('encoding')} apply only to FILE", "Leave them out.")
     return [find_dead_letters(settings.retry)]
@@ -126,7 +126,7 @@ def _given_texts(settings: IngestSettings) -> dict[str, TextTemplate | None]:
         raise UsageError(
             f"{setting('vectors')} cannot be combined with {setting('text_fields')} or {setting('text_template')}",
             f"Leave them out: {setting('vectors')} includes the text of its vector fields.",
-        )
+        ).about("vectors")
     option_texts: dict[str, TextTemplate | None] = {}
     for option in settings.vectors:
         field, equals, template = option.partition("=")
@@ -134,7 +134,7 @@ def _given_texts(settings: IngestSettings) -> dict[str, TextTemplate | None]:
         if field in option_texts:
             raise UsageError(
                 f"the vector field {field} is named twice", f"Name each field of {setting('vectors')} once."
-            )
+            ).about("vectors", field)
         option_texts[field] = TextTemplate.parse(template) if equals else None
     return option_texts
 

@@ -114,7 +114,7 @@ def ray_connection(address: str) -> Iterator[None]:
                 f"there is no Ray cluster at {address}: {error_summary(error)}",
                 "Start one (`ray start --head`, then `ray start --address HOST:6379` on each machine), or use "
                 f"{setting('ray', 'local')}.",
-            ) from error
+            ).about("ray", address) from error
         try:
             yield
         finally:
@@ -162,7 +162,7 @@ def choose_worker_pool(
     if ":" in device:
         raise UsageError(
             f"{setting('device')} names a GPU, but Ray assigns GPUs to workers", f"Set {setting('device', 'cuda')}."
-        )
+        ).about("device", device)
     if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
         cores, gpus = threads or CUDA_WORKERS, 1
         what = f"a GPU and {cores} CPUs"
@@ -181,7 +181,7 @@ def choose_worker_pool(
         raise ClusterError(
             f"the Ray cluster can run {fitting} workers of {what}, not {count}",
             f"Lower {setting('ray_workers')} or {setting('threads')}.",
-        )
+        ).about("ray_workers", count)
     return RayWorkerPool(count or fitting, cores, gpus)
 
 

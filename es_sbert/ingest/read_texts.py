@@ -159,11 +159,11 @@ def _text(record: Record, text_field: str) -> str:
     except TextFieldError as error:
         raise SourceError(
             f"{record.origin}: {error}", f"Set {setting('text_field')} to the field that holds the text."
-        ) from error
+        ).about("text_field", text_field) from error
     if values is None:
         raise SourceError(
             f"{record.origin}: the text field {text_field} is missing, null or an empty list",
             f"Set {setting('text_field')} to the field that holds the text, or remove the record; an empty string has "
             "a vector.",
-        )
+        ).about("text_field", text_field)
     return SEPARATOR.join(values)

@@ -385,7 +385,7 @@ def check_encoding(name: str) -> str:
     raise UsageError(
         f"unknown text encoding {name!r}",
         f"Use an encoding that Python supports, e.g. {setting('encoding', 'windows-1252')}, utf-16 or shift_jis.",
-    )
+    ).about("encoding", name)
 
 
 def to_utf8(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
@@ -463,7 +463,7 @@ def check_delimiter(text: str) -> str:
         raise UsageError(
             f"the delimiter {text!r} must be a single character, and not a quote or a line break",
             f"Use e.g. {setting('delimiter', ';')} or {setting('delimiter', 'tab')}.",
-        )
+        ).about("delimiter", text)
     return delimiter
 
 

@@ -104,7 +104,7 @@ def check_template_aliases(engine: Engine, name: str) -> None:
                 f"{label} gives the new index {name} the alias {alias} before it has any documents",
                 f"Set {setting('name')} to a name that the template does not match, or take the alias out of the "
                 "template; the swap moves all aliases of the old index.",
-            )
+            ).about("name", name)
 
 
 def check_same_index(engine: Engine, source: str, target: IndexState, body: Json, replaced: Collection[str]) -> None:

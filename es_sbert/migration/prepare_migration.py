@@ -303,7 +303,7 @@ def _check_new_index(engine: Engine, source: IndexState, wanted: MigrationReques
         raise IndexMismatch(
             f"the index {there.name}, which the migration would create, already exists",
             f"Set {setting('name')} to another name, or delete that index if it is not needed: `DELETE /{there.name}`.",
-        )
+        ).about("name", there.name)
     # Everything that the migration does must be permitted, including the block and the swap.
     for each in dict.fromkeys((source.name, wanted.alias, permit_name(name, "0" * 12))):
         require_privileges(engine, each, MIGRATE_FROM)
@@ -461,7 +461,9 @@ def _check_copy(
             "moment, and the old index is deleted in the same step.",
         )
     if source.name != wanted.alias and wanted.replace_index:
-        raise UsageError(f"{wanted.alias} is an alias already", f"Leave {setting('replace_index')} out.")
+        raise UsageError(f"{wanted.alias} is an alias already", f"Leave {setting('replace_index')} out.").about(
+            "replace_index", True
+        )
     for name, meta in fields.items():
         check_passages_kept(VectorField(source.name, name, meta))
     if len(fields) > 1:

@@ -37,12 +37,12 @@ class Chunker:
             raise UsageError(
                 f"passages of {tokens} tokens hold no text: special tokens and prompt take {reserved} of them",
                 f"Increase {setting('passages')}.",
-            )
+            ).about("passages", tokens)
         if overlap >= text_tokens:
             raise UsageError(
                 f"passages with {text_tokens} tokens of text cannot share {overlap} with the next one",
                 f"Increase {setting('passages')}, or reduce {setting('passage_overlap')}.",
-            )
+            ).about("passage_overlap", overlap)
         self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, text_tokens, overlap=overlap)
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:

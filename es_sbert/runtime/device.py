@@ -245,22 +245,22 @@ def choose_device(name: str, providers: Collection[str], cards: int) -> Device:
     shown = setting("device", name)
     match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", name)
     if match is None:
-        raise UsageError(f"{shown} is not a device", "Use auto, cpu, cuda or cuda:N.")
+        raise UsageError(f"{shown} is not a device", "Use auto, cpu, cuda or cuda:N.").about("device", name)
     built = "CUDAExecutionProvider" in providers
     number = int(match[2] or 0)
     if match[1] == "cpu" or (match[1] == "auto" and not (built and cards)):
         return Device("cpu")
     if not built:
-        raise DeviceError(f"{shown}: the installed onnxruntime has no CUDA provider", cuda_build_remedy())
+        raise DeviceError(f"{shown}: onnxruntime has no CUDA provider", cuda_build_remedy()).about("device", name)
     if not cards:
         raise DeviceError(
             f"{shown}: there is no NVIDIA driver, or it reports no GPU",
             "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, and start a container with access to the GPU "
             f"(`docker run --gpus all`). Or use the CPU: {setting('device', 'cpu')}.",
-        )
+        ).about("device", name)
     if number >= cards:
         raise DeviceError(
             f"{shown}: the NVIDIA driver reports only {cards} device{'' if cards == 1 else 's'}",
             f"Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use the CPU: {setting('device', 'cpu')}.",
-        )
+        ).about("device", name)
     return Device("cuda", number)

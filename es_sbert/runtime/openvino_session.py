@@ -76,12 +76,12 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
         return DeviceError(
             "this processor has no bf16 products (AMX or AVX512-BF16)",
             f"Use {setting('precision', 'auto')}, fp32 or int8.",
-        )
+        ).about("precision")
     if precision is Precision.INT8 and not has_int8_products():
         # Older processors add products in 16 bits, which silently overflow.
         return DeviceError(
             "this processor has no int8 products (VNNI or AMX)", f"Use {setting('precision', 'auto')} or fp32."
-        )
+        ).about("precision")
     return None
 
 

@@ -288,7 +288,7 @@ class SentenceTokenizer(ModelTokenizer):
             raise UsageError(
                 f"{self._model.name} reads {limit} tokens, not {tokens}",
                 f"Set {setting('passages')} to at most {limit}.",
-            )
+            ).about("passages", tokens)
         return Chunker(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 
     def _special_suffix(self) -> int:

@@ -104,7 +104,7 @@ def _problem(variant: Variant) -> Exception | None:
 
 def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
     if name not in ("auto", *known):
-        raise UsageError(f"{setting(what, name)} is not one of auto, {', '.join(known)}", "Use one of these.")
+        raise UsageError(f"{setting(what, name)} is unknown", f"Use auto, {', '.join(known)}.").about(what, name)
 
 
 def _named(runtime: str, precision: str) -> tuple[tuple[str, str], ...]:

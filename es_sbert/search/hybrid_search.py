@@ -106,7 +106,9 @@ def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions)
             )
         fields = list(dict.fromkeys(name for template in templates for name in template.fields))
     if not fields:
-        raise UsageError("a keyword query needs at least one field", "Set the fields: lexical_fields=['body'].")
+        raise UsageError("a keyword query needs a field", "Set the fields: lexical_fields=['body'].").about(
+            "lexical_fields"
+        )
 
     def exact(parameters: Json) -> Json:
         return query_in_scope(scope, fields, lambda some: {"multi_match": parameters | {"fields": list(some)}})
@@ -217,7 +219,7 @@ def _read_weights(weights: Sequence[float] | None) -> tuple[float, float]:
         raise UsageError(
             f"the weights must be two finite numbers above 0, not {weights!r}",
             "Set the semantic and the keyword weight: (3, 1). To leave one search out, use the other search alone.",
-        )
+        ).about("weights", weights)
     return semantic, lexical
 
 

@@ -36,7 +36,9 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None) -> int:
     """
     if reranker is None:
         if window is not None:
-            raise UsageError("a rerank window needs a reranker", "Pass rerank=Reranker(…) as well.")
+            raise UsageError("a rerank window needs a reranker", "Pass rerank=Reranker(…), too.").about(
+                "window", window
+            )
         return k
     if not hasattr(reranker, "score_pairs"):
         raise wrong_argument("rerank", reranker, "a Reranker")
@@ -46,7 +48,7 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None) -> int:
 def _rerank_window(k: int, window: int | None) -> int:
     """Return the number of hits to rerank: `window`, else 50, or k if that is more."""
     if window is not None and not 1 <= window <= MAX_WINDOW:
-        raise UsageError(f"the rerank window is {window}", f"Rerank 1 to {MAX_WINDOW:,} hits.")
+        raise UsageError(f"the rerank window is {window}", f"Rerank 1 to {MAX_WINDOW:,} hits.").about("window", window)
     return window or min(MAX_WINDOW, max(DEFAULT_WINDOW, k))
 
 

@@ -53,12 +53,12 @@ def check_search(k: int, options: SearchOptions, text: str | None = None) -> Non
     check_k(k)
     as_one_query(options.get("filter"))
     if text is not None and not text.strip():
-        raise UsageError("the query text is empty", "Pass the words to search for.")
+        raise UsageError("the query text is empty", "Pass the words to search for.").about("text", text)
     if text is not None and len(text) > MAX_QUERY_CHARACTERS:
         raise UsageError(
             f"the query text is too long: {len(text):,} characters",
             f"Pass at most {MAX_QUERY_CHARACTERS:,}; a model reads only the beginning anyway.",
-        )
+        ).about("text", text)
 
 
 def page_body(engine_type: EngineType, vector_field: str, size: int, options: SearchOptions, text: str | None) -> Json:
@@ -83,7 +83,7 @@ def page_body(engine_type: EngineType, vector_field: str, size: int, options: Se
             raise UsageError(
                 "a search without a text has no words to highlight",
                 "Leave highlight out, or pass the engine's own highlight object with a highlight_query.",
-            )
+            ).about("highlight")
         # The text is passed as `highlight_query`, because a kNN query has no words to highlight.
         highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in highlight}
         body["highlight"] = HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
@@ -185,7 +185,7 @@ def build_vector_query(scope: SearchScope, vector: Vectors, k: int, options: Sea
         raise UsageError(
             f"the query vector has the shape {vector.shape}, but the field's vectors have ({meta.dimensions},)",
             f"Compute it with the model {meta.model}.",
-        )
+        ).about("vector")
     return VectorQuery(
         scope.name,
         vector,
@@ -230,10 +230,12 @@ def read_document_vector(
         EngineError: the engine failed.
     """
     if not isinstance(id, str) or not id:
-        raise UsageError(f"{id!r} is not a document id", "Pass the engine's id, a str: hit.id.")
+        raise UsageError(f"{id!r} is not a document id", "Pass the engine's id, a str: hit.id.").about("id", id)
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
-        raise UsageError(f"{index} is not one of the searched indices", f"Use one of {', '.join(scope.indices)}.")
+        raise UsageError(
+            f"{index} is not one of the searched indices", f"Use one of {', '.join(scope.indices)}."
+        ).about("index", index)
     # Read it with a search: a lookup by id alone misses documents with a routing value.
     query = {"query": {"ids": {"values": [id]}}, **vector_request(engine.info, scope.fields)}
     answer = engine.search(names, query, allow_partial=allow_partial, routing=scope.routing)
@@ -241,14 +243,16 @@ def read_document_vector(
         answer = engine.search(names, query, routing=scope.routing)  # raises an error if a missing shard may hold it
     found = answer["hits"]["hits"]
     if not found:
-        raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Use the id of an existing document.")
+        raise UsageError(
+            f"there is no document {id!r} in {', '.join(names)}", "Use the id of an existing document."
+        ).about("id", id)
     hit = only_hit(found, id)
     found_in, name = hit["_index"], scope.name
     if not stored_value(hit, name):
         raise UsageError(
             f"document {id!r} of {found_in} has no vector in {name}",
             f"Embed it first: `es-sbert ingest --index {found_in}`.",
-        )
+        ).about("id", id)
     stored = hit_vectors(hit, VectorField(found_in, name, scope.meta_in(found_in)))
     return found_in, mean_direction([vector for _, _, vector in stored])
 
@@ -263,7 +267,7 @@ def only_hit(found: Sequence[Json], id: str) -> Json:
         raise UsageError(
             f"several documents have the id {id!r}, in {', '.join(sorted(hit['_index'] for hit in found))}",
             "Set the index as well (index=…), or search a single index.",
-        )
+        ).about("id", id)
     return found[0]
 
 

@@ -373,7 +373,7 @@ class SemanticIndex:
 
         ids = as_texts([ids] if isinstance(ids, str) else list(ids) if isinstance(ids, set) else ids, "ids")
         if "" in ids:
-            raise UsageError("`ids` contains an empty id", "Pass the ids of documents: hit.id.")
+            raise UsageError("`ids` contains an empty id", "Pass the ids of documents: hit.id.").about("ids", ids)
         self._scope()  # refuses a closed index
         return delete_documents(self._engine, self._single_name("deleted from"), ids, retry_seconds)
 

@@ -77,7 +77,7 @@ def parse_filter(text: str) -> Json:
     try:
         query: Json = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"the filter is not JSON: {error}", _FILTER_EXAMPLE) from None
+        raise UsageError(f"the filter is not JSON: {error}", _FILTER_EXAMPLE).about("filter") from None
     check_query(query, "the filter")
     return query
 
@@ -110,7 +110,7 @@ def check_k(k: int) -> None:
             f"k is {k!r}",
             f"Set it to a whole number (int) from 1 to {MAX_K:,}; to read a whole index, page through it in a point in "
             "time.",
-        )
+        ).about("k", k)
 
 
 def check_query_vector(vector: Vectors) -> None:
@@ -129,7 +129,7 @@ def check_query_vector(vector: Vectors) -> None:
             "the query vector has no direction: it is empty, all zeros, not finite, too short or long for float32, or "
             "not one vector",
             "Pass one vector of shape (dimensions,), as the model returns it.",
-        )
+        ).about("vector")
 
 
 @dataclass(frozen=True)
@@ -172,13 +172,17 @@ class VectorQuery:
                 f"num_candidates is {self.num_candidates}",
                 f"Set it to {self.k:,} to {MAX_K:,}: at least k, the depth of a hybrid search and the window of a "
                 "reranker.",
-            )
+            ).about("num_candidates", self.num_candidates)
         if self.oversample is not None and not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
-            raise UsageError(f"oversample is {self.oversample:g}", f"Set it to a factor from 1 to {MAX_OVERSAMPLE:g}.")
+            raise UsageError(
+                f"oversample is {self.oversample:g}", f"Set it to a factor from 1 to {MAX_OVERSAMPLE:g}."
+            ).about("oversample", self.oversample)
         if self.min_cosine is not None and not -1.0 <= self.min_cosine <= 1.0:
-            raise UsageError(f"the minimum cosine is {self.min_cosine:g}", "Set it to a number from -1 to 1.")
+            raise UsageError(f"min_cosine is {self.min_cosine:g}", "Use -1 to 1.").about("min_cosine", self.min_cosine)
         if not 0.0 < self.boost < math.inf:
-            raise UsageError(f"the boost is {self.boost:g}", "Set it to a number above 0; 1 does not change scores.")
+            raise UsageError(
+                f"the boost is {self.boost:g}", "Set it to a number above 0; 1 does not change scores."
+            ).about("boost", self.boost)
         if not isinstance(self.vector, list):
             check_query_vector(self.vector)
 

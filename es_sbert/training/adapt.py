@@ -237,7 +237,7 @@ class Adaptation:
             if any(entry.name != "lock" for entry in self.folder.iterdir()):
                 raise UsageError(
                     f"{self.folder} is not empty", f"Use a new folder, or resume its run with {setting('resume')}."
-                )
+                ).about("output", self.folder)
             with translate_disk_errors(self.folder):
                 self.work.mkdir(parents=True, exist_ok=True)
             write_json(path, recorded)
@@ -245,7 +245,7 @@ class Adaptation:
         if not path.is_file():
             raise CheckpointInvalid(
                 f"{self.folder} holds no run to resume", f"Leave out {setting('resume')} to start one."
-            )
+            ).about("resume", True)
         before = orjson.loads(path.read_bytes())
         earlier = before["settings"]
         # A setting of an earlier version is None where the run did not use it.

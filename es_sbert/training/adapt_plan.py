@@ -112,7 +112,7 @@ def make_plan(
         raise UsageError(
             f"{setting('pairs', settings.pairs)} does not use titles",
             f"Leave out {setting('title_field')} or {setting('pairs')}.",
-        )
+        ).about("pairs", settings.pairs)
     metas = vector_fields(state.mappings, state.name)
     meta = metas.get(settings.vector_field)
     if settings.model is not None or meta is None:
@@ -136,7 +136,7 @@ def make_plan(
     if settings.pairs == "title" and choice.title is None:
         raise UsageError(
             "no field looks like a title", f"Set {setting('title_field')}, or use {setting('pairs', 'sentence')}."
-        )
+        ).about("title_field")
     template = embedded or TextTemplate.from_fields(choice.body)
     if choice.title is None:
         body = template.of_fields(choice.body)

@@ -329,7 +329,7 @@ def remove_layers(transformer: nn.Module, kept: int, name: str) -> None:
     layers = config.num_hidden_layers
     if not 1 <= kept < layers:
         possible = "no smaller number" if layers == 1 else "1" if layers == 2 else f"1 to {layers - 1}"
-        raise UsageError(f"{name} has {layers} layers, so {kept} cannot be kept", f"Keep {possible}.")
+        raise UsageError(f"{name} has {layers} layers, not {kept} to keep", f"Keep {possible}.").about("layers", kept)
     (place,) = [
         place
         for place, module in network.named_modules()

@@ -149,7 +149,7 @@ def distill_model(
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a model", f"Use letters and digits: {setting('name', 'NAME')}."
-        )
+        ).about("name", name)
     folder = resolve_model(teacher)
     model = read_sentence_model(folder, teacher)
     distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
@@ -345,7 +345,7 @@ def _export_untrained(
         raise UsageError(
             "a student with layers must be trained, and there are no texts",
             f"Pass texts like those that you will search: {setting('texts', 'FILE')}. They need no labels.",
-        )
+        ).about("texts")
     RunFolder(output).check_new()
     start = read_sentence_model(static_model_folder(folder, teacher, report=report), name)
     manifest = export_bundle(start, output, default_exports(start.architecture), reference="auto", on_progress=report)

@@ -550,7 +550,7 @@ def _read_yaml(name: str) -> tuple[str, str]:
             ) from error
         raise RecipeInvalid(
             f"there is no recipe {name!r}", "Use a YAML file, or a name that `es-sbert train --list` shows."
-        ) from error
+        ).about("recipe", name) from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeInvalid(f"{name} cannot be read: {error_summary(error)}", "Use a YAML file in UTF-8.") from error
 
@@ -578,7 +578,7 @@ def _apply_override(settings: dict[str, Any], path: str, value: str) -> None:
         raise RecipeInvalid(
             f"{setting('overrides', {path: value})} does not fit the recipe: {error_summary(error)}",
             f"Write the path of the setting with dots and list indices: {setting('overrides', {'stages.0.batch': 32})}",
-        ) from error
+        ).about("overrides", {path: value}) from error
 
 
 def describe_problems(error: ValidationError) -> str:
@@ -610,6 +610,6 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
             raise RecipeInvalid(
                 f"{setting('overrides', pair)} is not KEY=VALUE",
                 f"Write for instance {setting('overrides', {'stages.0.batch': 32})}",
-            )
+            ).about("overrides", pair)
         parsed[key] = value
     return parsed

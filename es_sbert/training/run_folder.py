@@ -131,7 +131,7 @@ class RunFolder:
     def _no_run(self) -> CheckpointInvalid:
         return CheckpointInvalid(
             f"{self.output} holds no run to resume", f"Leave out {setting('resume')} to start one."
-        )
+        ).about("resume", True)
 
     def _refuse(self) -> None:
         raise UsageError(
@@ -144,8 +144,8 @@ class RunFolder:
         if self.output.is_dir():
             raise UsageError(
                 f"{self.output} is not empty", f"Use a new folder, or resume the run in it with {setting('resume')}."
-            )
-        raise UsageError(f"{self.output} is a file", "Use a folder that does not exist yet.")
+            ).about("output", self.output)
+        raise UsageError(f"{self.output} is a file", "Use a new folder.").about("output", self.output)
 
     def _check_same(self, path: Path, settings: Mapping[str, Any]) -> None:
         try:

@@ -58,12 +58,12 @@ def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
         raise DeviceError(
             f"training runs on cpu or cuda, not on {name!r}",
             "To choose a card, set CUDA_VISIBLE_DEVICES.",
-        )
+        ).about("device", name)
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError(
             "torch cannot use CUDA here",
             f"Install torch for your CUDA version, or leave {setting('device', 'cuda')} out.",
-        )
+        ).about("device", name)
     return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
 
 

@@ -64,7 +64,9 @@ def _no_progress(message: str) -> None: ...
 def unknown_engine(name: str) -> UsageError:
     """Return the error for a name that no build has."""
     builds = ", ".join(ENGINES)
-    return UsageError(f"unknown engine {name!r}", f"Use one of {builds}, or another version with docker-compose.yml.")
+    return UsageError(
+        f"unknown engine {name!r}", f"Use one of {builds}, or another version with docker-compose.yml."
+    ).about("name", name)
 
 
 @check_arguments
@@ -96,7 +98,9 @@ def start_engine(
             raise unknown_engine(build)
         build = ENGINES[build]
     if not re.fullmatch(r"[1-9][0-9]*[kKmMgG]", heap):
-        raise UsageError(f"{heap!r} is not a heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
+        raise UsageError(f"{heap!r} is not a heap size", "Write a number with m or g: 512m, 1g, 4g.").about(
+            "heap", heap
+        )
     port = build.port if port is None else port
     home = _engine_home()
     home.create(server_process.server_account())
@@ -221,7 +225,7 @@ def _check_port(port: int) -> None:
                 f"port {port} cannot be used: {error.strerror}",
                 f"If an engine runs there, use it with {setting('url', f'http://localhost:{port}')}, or choose another "
                 f"{setting('port')}.",
-            ) from error
+            ).about("port", port) from error
 
 
 def _health(port: int) -> object:
