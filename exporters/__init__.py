@@ -76,9 +76,7 @@ def export_model(
     output = Path(output)
     if is_cross_encoder(folder):
         if ignore_settings:
-            raise UsageError(
-                "no setting of a cross-encoder can be ignored", f"Leave {setting('ignore_settings')} out."
-            ).about("ignore_settings", ignore_settings)
+            raise UsageError("cross-encoders ignore no settings", f"Omit {setting('ignore_settings')}.").about("ignore_settings")
         wanted = default_exports() if chosen is None else chosen
         cross_encoder = read_cross_encoder(folder, str(model))
         exported = export_reranker(cross_encoder, output, wanted, force=force, on_progress=report)

@@ -261,9 +261,7 @@ def export_reranker(
 
 def _check_variants(variants: Sequence[Variant]) -> None:
     if not variants:
-        raise UsageError("at least one variant is required", f"Use at least one of {', '.join(Variant)}.").about(
-            "variants", variants
-        )
+        raise UsageError("at least one variant is required", f"Use {', '.join(Variant)}.").about("variants", variants)
 
 
 @dataclass(frozen=True)

@@ -321,9 +321,7 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
             "docs/commands/duplicates.md.",
         ).about("name", name)
     if name in reserved:
-        raise UsageError(f"the field {name} holds the vector or the text of documents", "Use another.").about(
-            "name", name
-        )
+        raise UsageError(f"{name} is the field of vectors or texts", "Use another field.").about("name", name)
     there = state.mappings.get("properties", {}).get(name)
     if there is not None and there.get("type") != "keyword":
         raise IndexMismatch(

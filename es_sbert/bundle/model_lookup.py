@@ -67,16 +67,14 @@ def resolve_model(name: str) -> Path:
     if name and folder.is_dir():
         return folder
     if name and folder.exists():
-        raise ModelNotFound(
-            f"{name} is a file, not a model folder", "Use the folder that contains modules.json."
-        ).about("model", name)
+        raise ModelNotFound(f"{name} is a file, no model folder", "Use the folder with modules.json.").about(
+            "model", name
+        )
     if (short := split_shortened_name(name)) is not None:
         base, dimensions = short
         return shortened_model_folder(resolve_model(base), dimensions, base)
     if is_model_path(name):
-        raise ModelNotFound(f"there is no folder {name!r}", "Check it, or use a hub id such as org/name.").about(
-            "model", name
-        )
+        raise ModelNotFound(f"there is no folder {name!r}", "Check it, or use a hub id: org/name.").about("model", name)
     found = installed_model_folder(name)
     if found is not None:
         return found

@@ -155,7 +155,7 @@ def _encoder_findings(info: EncoderInfo) -> Iterator[Finding]:
     yield ok("device", f"{info.precision} by {info.provider} on {info.device}{threads}")
     for message in info.warnings:
         yield warning(
-            "device", message, f"See `es-sbert encode --help` for {setting('device')} and {setting('precision')}."
+            "device", message, f"`es-sbert encode --help` has {setting('device')} and {setting('precision')}."
         )
 
 
@@ -444,10 +444,9 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
         level = Severity.ERROR if meta.model == model.model else Severity.WARNING
         made_by = f"{meta.model} ({meta.fingerprint[:12]}), not of {model.model} ({model.fingerprint[:12]})"
         remedy = (
-            f"Leave {setting('model')} out to search the field with its own model (`es-sbert model add FOLDER` "
-            "registers an "
+            f"Omit {setting('model')} to search with the field's own model (`es-sbert model add FOLDER` registers it), "
         )
-        remedy += f"earlier version), or use another {setting('vector_field')}."
+        remedy += f"or use another {setting('vector_field')}."
         yield Finding(level, about, f"holds vectors of {made_by}", remedy)
     if field.current < field.vectors:
         message = f"{field.vectors - field.current:,} of {field.vectors:,} vectors may not come from the field's model"

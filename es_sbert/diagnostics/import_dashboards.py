@@ -95,7 +95,7 @@ def import_objects(
         RequestFailed: the import or some of the objects were refused.
     """
     if tenant is not None and product is DashboardProduct.KIBANA:
-        raise UsageError("Kibana has no tenants", f"Omit {setting('tenant')}; a space is a part of the address.").about(
+        raise UsageError("Kibana has no tenants", f"Omit {setting('tenant')}; the address names a space.").about(
             "tenant"
         )
     headers = address.headers | {f"{_HEADER_PREFIXES[product]}-xsrf": "true"}
@@ -180,8 +180,7 @@ def _use_existing_views(
         hidden = ", ".join(each["value"] for each in json.loads(saved.attributes["sourceFilters"]))
         filters = f" Add {hidden} to its field filters, so that vectors are not fetched." if hidden else ""
         notes.append(
-            f"The data view {title} exists, and is used with its own settings.{filters} {setting('replace_view')} "
-            "replaces them."
+            f"The data view {title} exists, with its own settings.{filters} {setting('replace_view')} replaces them."
         )
     return imported, notes
 
@@ -214,16 +213,13 @@ def _check_product(answer: httpx.Response, address: Address, product: DashboardP
     found = next((each for each, prefix in _HEADER_PREFIXES.items() if f"{prefix}-name" in answer.headers), None)
     if found not in (None, product):
         reason = f"{address.url} is {found.label}, but the engine of the index works with {product.label}"
-        raise UnsupportedEngine(
-            reason, f"Set {setting('url')} and {setting('kibana')} to addresses of the same installation."
-        )
+        raise UnsupportedEngine(reason, f"{setting('url')} and {setting('kibana')} must belong together.")
     if answer.status_code in (401, 403):
         raise _refusal(answer, f"{product.label} at {address.url}")
     if found is None:
         raise UnsupportedEngine(
             f"the server at {address.url} is neither Kibana nor OpenSearch Dashboards",
-            f"Check host, port (5601) and base path of {setting('kibana')}; the engine itself (9200) does not take "
-            "dashboards.",
+            f"Check host, port (5601) and base path of {setting('kibana')}; the engine (9200) takes no dashboards.",
         )
 
 
@@ -231,9 +227,7 @@ def _send(client: httpx.Client, address: Address, method: str, path: str, **opti
     try:
         answer = client.request(method, address.url + path, **options)
     except httpx.HTTPError as error:
-        remedy = (
-            f"Start Kibana or OpenSearch Dashboards, or set {setting('kibana')} to its address (both use port 5601)."
-        )
+        remedy = f"Start Kibana or OpenSearch Dashboards, or set {setting('kibana')} to its address (port 5601)."
         raise connection_error(address.url, error, address.timeout, refused_remedy=remedy) from error
     if answer.is_redirect:
         raise AccessDenied(

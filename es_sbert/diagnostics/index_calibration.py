@@ -355,8 +355,7 @@ def calibration_lines(report: Calibration) -> list[str]:
     if made:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
-            f"value may be too high or too low for real queries. Labeled queries ({setting('queries', 'FILE')}) give a "
-            "better one."
+            f"value may be too high or too low for real queries. {setting('queries', 'FILE')} gives a better one."
         )
     interval = (
         f"at most {recommended.high:.2f}; for a lower end, use more queries"
@@ -388,9 +387,8 @@ def overlap_error(report: Calibration) -> CosinesOverlap:
     keep, passing = math.floor(1000 * kept) / 1000, math.ceil(1000 * row.unrelated.mean) / 1000
     error = CosinesOverlap(
         f"{row.min_cosine:.2f} was not stored: {row.unrelated.mean:.2%} of unrelated documents pass it",
-        f"Labeled queries ({setting('queries', 'FILE')}) may give a better value. {setting('keep', keep)} stores one "
-        f"that few pass, but loses relevant documents. {setting('max_unrelated', passing)} stores {row.min_cosine:.2f} "
-        "all the same.",
+        f"{setting('queries', 'FILE')} may give a better value. {setting('keep', keep)} stores one that few pass, but "
+        f"loses relevant documents. {setting('max_unrelated', passing)} stores {row.min_cosine:.2f} all the same.",
     )
     error.calibration = report
     return error

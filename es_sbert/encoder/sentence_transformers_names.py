@@ -38,9 +38,7 @@ def check_without_meaning(given: Mapping[str, object]) -> None:
         if name == "batch_size":
             continue  # it changes only the speed; here a batch has a maximum of tokens (`budget`)
         if name not in _WITHOUT_MEANING:
-            raise WrongArgument(f"unknown option: {name}", "See help(Encoder.encode) for the options.").about(
-                name, value
-            )
+            raise WrongArgument(f"unknown option: {name}", "See help(Encoder.encode).").about(name, value)
         accepted, instead = _WITHOUT_MEANING[name]
         if value not in accepted:
             raise UsageError(f"`encode` has no `{name}` ({value!r})", instead).about(name, value)

@@ -109,9 +109,7 @@ def quote_index_name(name: str) -> str:
             f"Connect to that cluster ({setting('url')}).",
         ).about("index", name)
     if not _is_index_name(name):
-        raise UsageError(f"{name!r} is not the name of one index", "Name one index or alias, no pattern.").about(
-            "index", name
-        )
+        raise UsageError(f"{name!r} is not the name of one index", "Name an index or an alias.").about("index", name)
     return quote(name, safe="")
 
 

@@ -181,10 +181,8 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
     def report(error: EngineError) -> None:
         if seconds and not began:
             began.append(time.monotonic())
-            message = (
-                f"Waiting for the engine, up to {seconds:g} s: {error.message} ({setting('retry_seconds', 0)} fails at "
-                "once)"
-            )
+            at_once = setting("retry_seconds", 0)
+            message = f"Waiting for the engine, up to {seconds:g} s: {error.message} ({at_once} fails at once)"
             log_event("waiting_began", message, logging.WARNING, reason=error.message, seconds=seconds)
 
     try:

@@ -109,14 +109,11 @@ def read_task_data(
     """
     if (folder is None) == (not files):
         raise UsageError(
-            f"exactly one of {setting('data')} and {setting('files')} is required",
-            f"Set {setting('data', 'FOLDER')} or {setting('files', 'FILE')}.",
+            "a folder or files are required", f"Set either {setting('data')} or {setting('files')}."
         ).about("data")
     if task is EvaluationTask.RETRIEVAL:
         if folder is None:
-            raise UsageError(
-                "retrieval needs documents, queries and judgements", f"Set {setting('data')} to their folder."
-            ).about("data")
+            raise UsageError("retrieval needs a test collection", f"Set {setting('data')} to its folder.").about("data")
         collections = [
             read_collection(each, limit=limit)
             for some in _beir_folders(_task_folder(task, Path(folder)))

@@ -194,9 +194,8 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
     problem = _mapping_problem(mapping, mapped)
     if problem is not None or mapped.dimensions is None:
         problem = problem or "is mapped without its number of dimensions"
-        raise IndexMismatch(f"{state.name}.{vector_field} {problem}", _copy_remedy(vector_field)).about(
-            "vector_field", vector_field
-        )
+        remedy = _copy_remedy(vector_field)
+        raise IndexMismatch(f"{state.name}.{vector_field} {problem}", remedy).about("vector_field", vector_field)
     rename = "with a `script` that renames the conflicting field"
     check_meta_field_is_free(state, vector_field, _copy_remedy(vector_field, rename))
     entry = VectorFieldMeta(

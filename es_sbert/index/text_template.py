@@ -352,8 +352,7 @@ class TextTemplate:
         for field in fields:
             if not field or set(field) & set("{}!:"):
                 raise UsageError(
-                    f"{field!r} cannot be the name of a text field",
-                    f"Use another field, or set {setting('text_template')}.",
+                    f"{field!r} cannot be the name of a text field", f"Rename it, or set {setting('text_template')}."
                 ).about("text_fields", field)
         return cls.parse("\n".join(f"{{{field}}}" for field in fields))
 

@@ -311,8 +311,7 @@ def _check_flat_mapping(info: EngineInfo, state: IndexState, meta: VectorFieldMe
         raise IndexMismatch(
             f"the mapping of {state.name} has `subobjects: false`, with which {info.label} keeps no passages, and with "
             "`dynamic: strict` rejects the metadata of vectors",
-            f"Omit {setting('passages')}, set `dynamic` to false (`PUT {state.name}/_mapping`), or load into another "
-            "index.",
+            f"Omit {setting('passages')}, set `dynamic` to false (`PUT {state.name}/_mapping`), or use another index.",
         )
 
 
@@ -342,8 +341,7 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
                 f"{state.name}.{request.name} has one vector per document, not passages"
                 if stored is None
                 else f"the {kind.replace('_', ' ')} of {state.name}.{request.name} is {stored}, not {wanted}",
-                f"This is fixed when a field is created: omit {setting(kind)}, or use another "
-                f"{setting('vector_field')} or index.",
+                f"This is fixed in a field: omit {setting(kind)}, or use another {setting('vector_field')} or index.",
             ).about(kind, wanted)
     return field
 

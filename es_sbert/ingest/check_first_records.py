@@ -364,15 +364,13 @@ def _refuse_other_formats(first: FirstRecords) -> None:
     if _is_bulk_action(record.fields) and len(first.records) > 1:
         raise SourceError(
             f"{record.origin.source} is a _bulk body: each document comes after a line with its action",
-            "Leave the actions out, and put the id of each document into a field, such as "
-            f"{setting('id_field', '_id')}.",
+            f"Leave the actions out, and put each id into a field of the document ({setting('id_field', '_id')}).",
         )
     hits = record.fields.get("hits")
     if isinstance(record.fields.get("_source"), dict) or (isinstance(hits, dict) and "hits" in hits):
         raise SourceError(
             f"{record.origin.source} holds the hits of a search: the documents are in `_source`",
-            f"Load the `_source` of each hit with its `_id` ({setting('id_field', '_id')}) and its `_routing`, if it "
-            "has one.",
+            f"Load the `_source` of each hit with its `_id` ({setting('id_field', '_id')}) and `_routing`, if any.",
         )
 
 

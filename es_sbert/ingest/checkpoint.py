@@ -339,9 +339,8 @@ class LoadCheckpoint:
             except (sqlite3.Error, OSError) as error:
                 if isinstance(error, sqlite3.Error) and "locked" in str(error):
                     remedy = f"Wait until it ends, or set {setting('state')} to a different file."
-                    raise UsageError(f"another load is running with the state file {self.path}", remedy).about(
-                        "state", self.path
-                    ) from error
+                    problem = f"another load is running with the state file {self.path}"
+                    raise UsageError(problem, remedy).about("state", self.path) from error
                 raise OutputError(
                     f"the state file {self.path} cannot be written: {error}",
                     f"Free space or set {setting('state')} to a different file, then run the same command again: it "

@@ -241,8 +241,7 @@ def pending_dead_letters(file: Path) -> DeadLetterFile:
     path = _pending_path(file)
     if not path.is_file():
         raise SourceError(
-            f"there are no dead letters in {file}",
-            f"Set {setting('retry')} to the dead-letter file of an earlier load.",
+            f"{file} holds no dead letters", f"Set {setting('retry')} to the dead-letter file of an earlier load."
         ).about("retry", file)
     return DeadLetterFile(FileInput(str(file), path, path.stat().st_size))
 
@@ -272,9 +271,8 @@ def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
         indices = (letter.get("index") for _, letter in read_dead_letters(path))
         found = dict.fromkeys(index for index in indices if isinstance(index, str))
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check its permissions.").about(
-            "retry", path
-        ) from error
+        problem = f"{path} cannot be read: {error.strerror}"
+        raise SourceError(problem, "Check the path and its permissions.").about("retry", path) from error
     other = next((index for index in found if index not in names), None)
     if other is not None:
         raise UsageError(

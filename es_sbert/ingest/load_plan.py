@@ -287,8 +287,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         ),
         (
             watches and not in_place,
-            f"{setting('watch_seconds')} cannot be combined with sources: it embeds documents that other programs "
-            "write",
+            f"{setting('watch_seconds')} cannot be combined with sources: it embeds what other programs write",
             "Leave the sources out, and load them with a separate command.",
         ),
         (

@@ -161,7 +161,7 @@ def choose_worker_pool(
     """
     if ":" in device:
         raise UsageError(
-            f"{setting('device')} names a GPU, but Ray assigns GPUs to workers", f"Set {setting('device', 'cuda')}."
+            "Ray assigns GPUs to workers, no card can be named", f"Use {setting('device', 'cuda')}."
         ).about("device", device)
     if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
         cores, gpus = threads or CUDA_WORKERS, 1
@@ -179,7 +179,7 @@ def choose_worker_pool(
         )
     if count is not None and count > fitting:
         raise ClusterError(
-            f"the Ray cluster can run {fitting} workers of {what}, not {count}",
+            f"Ray can run {fitting} workers of {what}, not {count}",
             f"Lower {setting('ray_workers')} or {setting('threads')}.",
         ).about("ray_workers", count)
     return RayWorkerPool(count or fitting, cores, gpus)

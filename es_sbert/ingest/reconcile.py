@@ -350,9 +350,8 @@ def _change_notes(context: LoadContext, index: IndexState, missing: int, changes
         notes.append(f"{deleted} by others during the load{'' if is_in_place else f': {again}'}")
     if changed := changes.changed + changes.unseen:
         written = f"{pluralize(changed, 'document')} {be(changed, past=True)} written by others during this load"
-        embed = (
-            f"and {have(changed)} no current vector: run {context.in_place_command}, or use {setting('watch_seconds')}"
-        )
+        watch = setting("watch_seconds")
+        embed = f"and {have(changed)} no current vector: run {context.in_place_command}, or use {watch}"
         notes.append(f"{written} {embed}" if is_in_place else f"{written}: {again}")
     return notes
 

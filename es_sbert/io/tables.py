@@ -310,7 +310,7 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
         )
     if not path.exists():
         raise SourceError(
-            f"{path} does not exist", f"Check the path; relative paths start at the data folder ({setting('data')})."
+            f"{path} does not exist", f"Check it; relative paths start at the data folder ({setting('data')})."
         )
     if not path.is_file():
         raise SourceError(f"{path} is a pipe, a device or a socket", "Write its data to a file.")

@@ -106,9 +106,7 @@ def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions)
             )
         fields = list(dict.fromkeys(name for template in templates for name in template.fields))
     if not fields:
-        raise UsageError("a keyword query needs a field", "Set the fields: lexical_fields=['body'].").about(
-            "lexical_fields"
-        )
+        raise UsageError("a keyword query needs a field", "Set lexical_fields=['body'].").about("lexical_fields")
 
     def exact(parameters: Json) -> Json:
         return query_in_scope(scope, fields, lambda some: {"multi_match": parameters | {"fields": list(some)}})

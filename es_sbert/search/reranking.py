@@ -36,9 +36,7 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None) -> int:
     """
     if reranker is None:
         if window is not None:
-            raise UsageError("a rerank window needs a reranker", "Pass rerank=Reranker(…), too.").about(
-                "window", window
-            )
+            raise UsageError("a window needs a reranker", "Pass rerank=Reranker(…) too.").about("window", window)
         return k
     if not hasattr(reranker, "score_pairs"):
         raise wrong_argument("rerank", reranker, "a Reranker")

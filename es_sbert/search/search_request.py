@@ -233,9 +233,9 @@ def read_document_vector(
         raise UsageError(f"{id!r} is not a document id", "Pass the engine's id, a str: hit.id.").about("id", id)
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
-        raise UsageError(
-            f"{index} is not one of the searched indices", f"Use one of {', '.join(scope.indices)}."
-        ).about("index", index)
+        raise UsageError(f"{index} is not searched here", f"Use one of {', '.join(scope.indices)}.").about(
+            "index", index
+        )
     # Read it with a search: a lookup by id alone misses documents with a routing value.
     query = {"query": {"ids": {"values": [id]}}, **vector_request(engine.info, scope.fields)}
     answer = engine.search(names, query, allow_partial=allow_partial, routing=scope.routing)
@@ -243,9 +243,7 @@ def read_document_vector(
         answer = engine.search(names, query, routing=scope.routing)  # raises an error if a missing shard may hold it
     found = answer["hits"]["hits"]
     if not found:
-        raise UsageError(
-            f"there is no document {id!r} in {', '.join(names)}", "Use the id of an existing document."
-        ).about("id", id)
+        raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Check the id.").about("id", id)
     hit = only_hit(found, id)
     found_in, name = hit["_index"], scope.name
     if not stored_value(hit, name):

@@ -174,15 +174,13 @@ class VectorQuery:
                 "reranker.",
             ).about("num_candidates", self.num_candidates)
         if self.oversample is not None and not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
-            raise UsageError(
-                f"oversample is {self.oversample:g}", f"Set it to a factor from 1 to {MAX_OVERSAMPLE:g}."
-            ).about("oversample", self.oversample)
+            raise UsageError(f"oversample is {self.oversample:g}", f"Use 1 to {MAX_OVERSAMPLE:g}.").about(
+                "oversample", self.oversample
+            )
         if self.min_cosine is not None and not -1.0 <= self.min_cosine <= 1.0:
             raise UsageError(f"min_cosine is {self.min_cosine:g}", "Use -1 to 1.").about("min_cosine", self.min_cosine)
         if not 0.0 < self.boost < math.inf:
-            raise UsageError(
-                f"the boost is {self.boost:g}", "Set it to a number above 0; 1 does not change scores."
-            ).about("boost", self.boost)
+            raise UsageError(f"the boost is {self.boost:g}", "Use a number above 0.").about("boost", self.boost)
         if not isinstance(self.vector, list):
             check_query_vector(self.vector)
 

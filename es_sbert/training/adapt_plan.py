@@ -110,8 +110,7 @@ def make_plan(
     index = settings.index
     if settings.title_field is not None and settings.pairs == "sentence":
         raise UsageError(
-            f"{setting('pairs', settings.pairs)} does not use titles",
-            f"Leave out {setting('title_field')} or {setting('pairs')}.",
+            f"{setting('pairs', settings.pairs)} does not use titles", f"Omit it or {setting('title_field')}."
         ).about("pairs", settings.pairs)
     metas = vector_fields(state.mappings, state.name)
     meta = metas.get(settings.vector_field)
@@ -135,17 +134,14 @@ def make_plan(
     choice = choose_fields(fields, embedded, title=settings.title_field, body=settings.body_fields, use_title=use_title)
     if settings.pairs == "title" and choice.title is None:
         raise UsageError(
-            "no field looks like a title", f"Set {setting('title_field')}, or use {setting('pairs', 'sentence')}."
+            "no field looks like a title", f"Set {setting('title_field')} or {setting('pairs', 'sentence')}."
         ).about("title_field")
     template = embedded or TextTemplate.from_fields(choice.body)
     if choice.title is None:
         body = template.of_fields(choice.body)
         unfit = sentence_problem([text for document in looked_at if (text := document_text(body, document))])
         if unfit is not None:
-            report(
-                f"First sentences are unfit for queries: {unfit}. Labeled queries may work better: set "
-                f"{setting('train_queries')}"
-            )
+            report(f"First sentences are unfit for queries: {unfit}. {setting('train_queries')} may work better.")
     return AdaptPlan(str(folder), name, hash_model(folder), choice, template.template)
 
 
@@ -233,7 +229,7 @@ def choose_fields(
     body_fields = tuple(name for name in texts if name != title)
     if not body_fields:
         raise IndexMismatch(
-            f"{title} is both title and body", f"Set a different {setting('title_field')} or {setting('body_fields')}."
+            f"{title} is both title and body", f"Set another {setting('title_field')} or {setting('body_fields')}."
         )
     return FieldChoice(title, body_fields)
 

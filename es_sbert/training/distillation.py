@@ -148,7 +148,7 @@ def distill_model(
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a model", f"Use letters and digits: {setting('name', 'NAME')}."
+            f"{name!r} is not a name for a model", f"Use letters and digits: {setting('name', 'NAME')}."
         ).about("name", name)
     folder = resolve_model(teacher)
     model = read_sentence_model(folder, teacher)

@@ -64,9 +64,7 @@ def _no_progress(message: str) -> None: ...
 def unknown_engine(name: str) -> UsageError:
     """Return the error for a name that no build has."""
     builds = ", ".join(ENGINES)
-    return UsageError(
-        f"unknown engine {name!r}", f"Use one of {builds}, or another version with docker-compose.yml."
-    ).about("name", name)
+    return UsageError(f"unknown engine {name!r}", f"Use {builds}, or docker-compose.yml.").about("name", name)
 
 
 @check_arguments
@@ -98,9 +96,7 @@ def start_engine(
             raise unknown_engine(build)
         build = ENGINES[build]
     if not re.fullmatch(r"[1-9][0-9]*[kKmMgG]", heap):
-        raise UsageError(f"{heap!r} is not a heap size", "Write a number with m or g: 512m, 1g, 4g.").about(
-            "heap", heap
-        )
+        raise UsageError(f"{heap!r} is not a heap size", "Write it like 512m or 4g.").about("heap", heap)
     port = build.port if port is None else port
     home = _engine_home()
     home.create(server_process.server_account())
@@ -223,8 +219,7 @@ def _check_port(port: int) -> None:
         except OSError as error:
             raise LocalEngineError(
                 f"port {port} cannot be used: {error.strerror}",
-                f"If an engine runs there, use it with {setting('url', f'http://localhost:{port}')}, or choose another "
-                f"{setting('port')}.",
+                f"Use the engine there, {setting('url', f'http://localhost:{port}')}, or another {setting('port')}.",
             ).about("port", port) from error
 
 
@@ -268,8 +263,7 @@ def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressC
         if not engine.is_alive:
             raise LocalEngineError(
                 f"{engine.name} {engine.version} exited during startup{_log_tail(engine.log)}",
-                "See the log for the cause. Often, memory is too small: set a smaller heap "
-                f"({setting('heap', '512m')}). {afresh}",
+                f"See the log. Often, memory is too small: set a smaller heap ({setting('heap', '512m')}). {afresh}",
             )
         if now - begin > timeout:
             raise LocalEngineError(

@@ -205,9 +205,7 @@ class FileSource(DocumentSource):
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         if not self.input.is_rereadable:
             reason = f"{self.name} can be read only once and only by this process, so a cluster cannot load it"
-            raise UsageError(
-                reason, f"Write it to a file that all machines can read, or load it without {setting('ray')}."
-            )
+            raise UsageError(reason, f"Write it to a file for all machines, or omit {setting('ray')}.")
         return super().partitions(partition_bytes)
 
 
@@ -406,8 +404,7 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     if file_options.delimiter is not None and FileFormat.CSV not in texts:
         raise UsageError(
             f"{setting('delimiter')} applies only to CSV files",
-            f"Leave it out, or add such a file. With a delimiter, .tsv and .txt files need {setting('format', 'csv')} "
-            "too.",
+            f"Omit it, or add such a file. .tsv and .txt files with a delimiter need {setting('format', 'csv')}.",
         )
     return sources
 
