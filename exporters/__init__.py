@@ -70,13 +70,15 @@ def export_model(
     from es_sbert.runtime.variant_candidates import default_exports
 
     if any(name not in set(Variant) for name in variants or ()):
-        raise UsageError(f"{variants!r} is no list of variants", f"Use {', '.join(Variant)}.").about("variants", variants)
+        raise UsageError(f"{variants!r} are not variants", f"Use {', '.join(Variant)}.").about("variants", variants)
     chosen = None if variants is None else [Variant(name) for name in variants]
     folder = model if isinstance(model, Path) else resolve_model(model)
     output = Path(output)
     if is_cross_encoder(folder):
         if ignore_settings:
-            raise UsageError("cross-encoders ignore no settings", f"Omit {setting('ignore_settings')}.").about("ignore_settings")
+            raise UsageError("a cross-encoder ignores none", f"Omit {setting('ignore_settings')}.").about(
+                "ignore_settings"
+            )
         wanted = default_exports() if chosen is None else chosen
         cross_encoder = read_cross_encoder(folder, str(model))
         exported = export_reranker(cross_encoder, output, wanted, force=force, on_progress=report)

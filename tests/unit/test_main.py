@@ -71,7 +71,7 @@ def test_options_and_commands_of_earlier_versions_are_refused_with_the_way_out(
         ("search --index docs --like 1 --rerank model", "--hybrid and --rerank need a query text"),
         ("search --index docs x --filter [1]", "the filter must be a JSON object with one query"),
         ("encode --text-field embedding", "'embedding'"),
-        ("evaluate mine --task sts", "exactly one of --data and --file is required"),
+        ("evaluate mine --task sts", "Set either --data or --file."),
         ("evaluate mine --task sts --data nowhere", "there is no folder nowhere"),
         ("evaluate mine --task transfer --data .", "'transfer' is not one of"),
         ("evaluate mine --task retrieval --index a", "--index requires either --judgements FILE or --data FOLDER"),
