@@ -20,7 +20,9 @@ def create_byte_index(engine: Engine, index: str, encoder: Encoder, texts: Seque
     meta = field_of(encoder.info)
     body = index_body(engine.info.engine_type, "embedding", meta, shards=1, replicas=0)
     parameter = "element_type" if engine.info.engine_type is EngineType.ELASTICSEARCH else "data_type"
-    body["mappings"]["properties"]["embedding"][parameter] = "byte"
+    property = body["mappings"]["properties"]["embedding"]
+    property[parameter] = "byte"
+    property.pop("compression_level", None)  # only of float32
     body["mappings"]["_meta"]["es_sbert"]["fields"]["embedding"]["element_type"] = "byte"
     engine.create_index(index, body)
     lines = []

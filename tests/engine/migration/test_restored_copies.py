@@ -57,7 +57,7 @@ def test_cancel_of_a_copy_does_not_cancel_the_original(place: Place, encoders: E
     copied = f"{place.alias}-copy-new"
     restore(place, target, copied)
     with pytest.raises(IndexMismatch, match=f"no migration of {copied} is in progress"):
-        cancel_migration(place.engine, copied)
+        cancel_migration(copied, place.engine)
     assert place.engine.get_index(target) is not None
     place.migrate(encoders[1])
     assert place.alias_target() == target
@@ -69,7 +69,7 @@ def test_migration_whose_old_index_was_restored_is_reported_as_orphaned(place: P
     target = target_of(place)
     restore(place, place.index, place.index, place.alias)
     with pytest.raises(IndexMismatch, match="cannot be finished: its other index") as caught:
-        cancel_migration(place.engine, target)
+        cancel_migration(target, place.engine)
     # Without it, a new migration begins.
     assert f"Delete {target}" in caught.value.remedy
     place.engine.delete_index(target)
