@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.analysis.similarity import DECIMALS, Int64Array, check_starts, round_cosines, vector_lengths
+from es_sbert.arguments import check_range
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.io.text_language import detect_language
 from es_sbert.io.text_language import stop_words as language_stop_words
@@ -166,8 +167,7 @@ def _kmeans(texts: Vectors, k: ClusterCount) -> Int64Array:
     """Assign each text to a cluster. *Shape:* ``(texts,)``."""
     if k == "auto":
         k = _best_k(texts)
-    if k < 1:
-        raise UsageError(f"the number of clusters is {k}", "Use at least 1, or auto.").about("k", k)
+    check_range("k", k, {"ge": 1})
     found = _count_distinct(texts, k)
     if found < k:
         raise UsageError(

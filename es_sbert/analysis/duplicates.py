@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from es_sbert.analysis.similarity import Int64Array, check_cosine, pair_cosines, pairs_above
+from es_sbert.analysis.similarity import COSINE_RANGE, Int64Array, pair_cosines, pairs_above
 from es_sbert.analysis.text_collection import OnProgress, TextCollection, TextCollectionBuilder
+from es_sbert.arguments import check_range
 from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
@@ -163,7 +164,7 @@ def search_duplicates(
         EngineError: the engine failed.
         OutputError: a temporary file cannot be written.
     """
-    check_cosine(min_cosine)
+    check_range("min_cosine", min_cosine, COSINE_RANGE)
     require_extra("analysis", "scipy")
     # A temporary file: there are as many rows as different vectors.
     with closing(sqlite3.connect("", isolation_level=None)) as firsts:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.arguments import check_range
 from es_sbert.errors import UsageError
 from es_sbert.vectors import Vectors
 
@@ -32,6 +33,7 @@ PairArrays = tuple[Int64Array, Int64Array, Float64Array]
 
 DECIMALS = 5
 DEFAULT_K = 100
+COSINE_RANGE = {"ge": -1, "le": 1}
 
 # Rows and columns of a block: 4 MiB of float32 cosines, which fit into processor caches. Larger blocks take more time.
 _BLOCK = 1024
@@ -110,7 +112,7 @@ def pairs_above(
     Raises:
         UsageError: as `most_similar_pairs`.
     """
-    check_cosine(min_cosine)
+    check_range("min_cosine", min_cosine, COSINE_RANGE)
     texts = _collection(vectors, starts)
     if min_cosine >= _BOUNDED_COSINE:
         texts = _with_bounds(texts)
@@ -200,8 +202,7 @@ class _Texts:
         return len(self.vectors) if self.starts is None else len(self.starts)
 
     def blocks(self, size: int) -> Iterator[_Texts]:
-        if size < 1:
-            raise UsageError(f"the block size is {size}", "Use a number above 0.")
+        check_range("block", size, {"ge": 1})
         for first in range(0, len(self), size):
             rows, starts = slice(first, first + size), None
             if self.starts is not None:
@@ -360,21 +361,10 @@ def round_cosines(cosines: Float64Array) -> Float64Array:
     return rounded
 
 
-def check_cosine(min_cosine: float) -> None:
-    """Check that a threshold is a cosine.
-
-    Raises:
-        UsageError: the threshold is not between -1 and 1.
-    """
-    if not -1 <= min_cosine <= 1:
-        raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.").about("min_cosine", min_cosine)
-
-
 def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: float) -> list[SimilarPair]:
     """Find the k best pairs of all blocks."""
-    if k < 1:
-        raise UsageError(f"k is {k}", "Request at least one pair.").about("k", k)
-    check_cosine(min_cosine)
+    check_range("k", k, {"ge": 1})
+    check_range("min_cosine", min_cosine, COSINE_RANGE)
     # Drop pairs below the threshold. Once k pairs are known, the threshold rises to the k-th best cosine.
     threshold = min_cosine
     first, second, cosines = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)

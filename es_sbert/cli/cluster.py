@@ -12,6 +12,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import analysis
+from es_sbert.cli.options import IntegerRange
 from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _CENTRAL_TEXTS = 3
 
 
-class _ClusterCount(click.IntRange):
+class _ClusterCount(IntegerRange):
     """A number of clusters, or `auto`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

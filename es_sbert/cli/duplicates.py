@@ -12,7 +12,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import analysis
-from es_sbert.cli.options import FiniteFloatRange, open_engine
+from es_sbert.cli.options import FiniteFloatRange, IntegerRange, open_engine
 from es_sbert.errors import UsageError
 from es_sbert.messages import log_message, pluralize
 
@@ -37,7 +37,7 @@ _SHOWN_IN_TERMINAL = 10  # groups, and duplicates of each
     ),
     click.option(
         "--num-candidates",
-        type=click.IntRange(2, 10_000),
+        type=IntegerRange(2, 10_000),
         help="With --index: search the index for the neighbors of each document with this many candidates per shard, "
         "instead of comparing all pairs; higher is slower and finds more.  [default: all pairs of up to 1 GiB of "
         "vectors (700,000 of 384 dimensions), 100 candidates for larger indices]",

@@ -61,7 +61,7 @@ _ray_options = option_group(
     click.option("--ray", metavar="ADDRESS", help="Load on the machines of a Ray cluster: host:port, auto or local."),
     click.option(
         "--ray-workers",
-        type=click.IntRange(min=1),
+        type=shared.IntegerRange(min=1),
         metavar="N",
         help="Workers on the cluster, each with a GPU or --threads CPUs.  [default: all that fit]",
     ),

@@ -11,7 +11,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import analysis
-from es_sbert.cli.options import FiniteFloatRange
+from es_sbert.cli.options import FiniteFloatRange, IntegerRange
 from es_sbert.messages import log_message, pluralize
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1)
 @option_group(
     "Options",
-    click.option("-k", "k", type=click.IntRange(min=1), default=100, help="Maximum number of pairs to print."),
+    click.option("-k", "k", type=IntegerRange(min=1), default=100, help="Maximum number of pairs to print."),
     click.option(
         "--min-cosine",
         type=FiniteFloatRange(-1, 1),

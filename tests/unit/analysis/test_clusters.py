@@ -109,7 +109,7 @@ def test_auto_k_is_the_candidate_with_the_greatest_silhouette(monkeypatch: pytes
 def test_k_below_1_or_above_the_number_of_distinct_texts_is_rejected() -> None:
     with pytest.raises(UsageError, match="4 clusters requested for 3 texts"):
         cluster_texts(np.eye(3, dtype=np.float32), k=4)
-    with pytest.raises(UsageError, match="the number of clusters is 0"):
+    with pytest.raises(UsageError, match="`k` is 0"):
         cluster_texts(np.eye(3, dtype=np.float32), k=0)
     assert cluster_texts(np.empty((0, 3), np.float32)) == Clustering((), None)
     twice = np.tile(np.eye(2, dtype=np.float32), (5, 1))

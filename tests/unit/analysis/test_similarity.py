@@ -90,10 +90,10 @@ def test_bounds_skip_no_pair(seed: int, dimensions: int, rank: int, k: int, min_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 0}, "k is 0"),
-        ({"block": 0}, "the block size is 0"),
+        ({"k": 0}, "`k` is 0"),
+        ({"block": 0}, "`block` is 0"),
         ({"vectors": np.ones(3, np.float32)}, r"vectors have the shape \(3,\)"),
-        ({"min_cosine": 1.1}, "min_cosine is 1.1\n  Use a value from -1 to 1"),
+        ({"min_cosine": 1.1}, "`min_cosine` is 1.1"),
         ({"starts": np.array([0, 2, 2])}, "starts do not ascend from 0"),
         ({"vectors": np.array([[1, 1], [0, 0]], np.float32)}, "vector 1 is zero"),
         ({"vectors": np.array([[np.inf, 1], [1, 0]], np.float32)}, "vector 0 is zero or holds a value that is not"),
