@@ -71,7 +71,20 @@ class VectorFieldName(TypedDict, total=False):
     vector_field: Annotated[str, Field(DEFAULT_VECTOR_FIELD)]
 
 
-class IndexOptions(TypedDict, total=False):
+class TextOptions(TypedDict, total=False):
+    """The text of documents.
+
+    Attributes:
+        text_fields: Field of the text, dotted if nested; may be repeated. Several fields, and the values of a list, are
+            joined by line feeds. [default: text]
+        text_template: Text made of several fields, e.g. '{title}. {body}'.
+    """
+
+    text_fields: Annotated[Sequence[str] | str, Field(())]
+    text_template: str | None
+
+
+class IndexOptions(TextOptions, total=False):
     """Keyword arguments of a new index or vector field; all are optional.
 
     Attributes:
@@ -86,8 +99,6 @@ class IndexOptions(TypedDict, total=False):
         replicas: Copies of each shard. [default: the engine's]
     """
 
-    text_fields: Annotated[Sequence[str] | str, Field(())]
-    text_template: str | None
     index_type: str | None
     passages: Count | None
     passage_overlap: NonNegativeInt | None
@@ -95,7 +106,7 @@ class IndexOptions(TypedDict, total=False):
     replicas: NonNegativeInt | None
 
 
-class MigrationOptions(TypedDict, total=False):
+class MigrationOptions(TextOptions, total=False):
     """Keyword arguments of a migration to another model, text or index type.
 
     Attributes:
@@ -113,14 +124,12 @@ class MigrationOptions(TypedDict, total=False):
 
     index_type: str | None
     name: str | None
-    text_fields: Annotated[Sequence[str] | str, Field(())]
-    text_template: str | None
     max_write_block: Annotated[float, Field(10.0, gt=0)]
     replace_index: Annotated[bool, Field(False)]
     dead_letters: Path | str | None
 
 
-class AdoptionOptions(TypedDict, total=False):
+class AdoptionOptions(TextOptions, total=False):
     """Keyword arguments of an adoption of vectors: their text, and how they are compared with the model's.
 
     Attributes:
@@ -134,8 +143,6 @@ class AdoptionOptions(TypedDict, total=False):
     """
 
     precision: Annotated[str, Field("fp32")]
-    text_fields: Annotated[Sequence[str] | str, Field(())]
-    text_template: str | None
     sample: Annotated[int, Field(300, ge=1, le=10_000)]
     min_cosine: Annotated[float, Field(0.999, gt=0, le=1)]
     dry_run: Annotated[bool, Field(False)]

@@ -18,8 +18,7 @@ from es_sbert.cli.options import (
     file_options,
     select_options,
     setting_options,
-    text_field_option,
-    text_template_option,
+    text_options,
     training_device_option,
 )
 from es_sbert.cli.output import print_message
@@ -50,8 +49,7 @@ if TYPE_CHECKING:
         metavar="FILE",
         help="File of texts to train on, as es-sbert ingest reads it; no labels are needed. Repeatable.",
     ),
-    text_field_option("Field of the text", "text"),
-    text_template_option,
+    text_options,
     file_options(),
 )
 @option_group(

@@ -25,7 +25,7 @@ from es_sbert.arguments import check_range, declared_settings
 from es_sbert.bundle.variants import Precision, Runtime
 from es_sbert.config import EngineSettings, split_addresses
 from es_sbert.errors import UsageError
-from es_sbert.settings import IndexOptions, ModelName, RetryOptions, RunOptions, TrainingDevice, VectorFieldName
+from es_sbert.settings import ModelName, RetryOptions, RunOptions, TextOptions, TrainingDevice, VectorFieldName
 
 if TYPE_CHECKING:
     from es_sbert.engines.engine import Engine
@@ -312,19 +312,7 @@ def file_options() -> Callable[[F], F]:
 
 
 vector_field_option = setting_option(VectorFieldName, "vector_field")
-
-
-def text_field_option(what: str, default: str) -> Callable[[F], F]:
-    """--text-field, which may be repeated.
-
-    Args:
-        what, default: For the help: the purpose of the field, and the default.
-    """
-    rule = "dotted if nested; may be repeated. Several fields, and the values of a list, are joined by line feeds."
-    return setting_option(IndexOptions, "text_fields", help=f"{what}, {rule}  [default: {default}]")
-
-
-text_template_option = setting_option(IndexOptions, "text_template")
+text_options = setting_options(TextOptions, "text_fields", "text_template")
 retry_seconds_option = setting_option(RetryOptions, "retry_seconds SECONDS")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress and no summary; errors are still shown.")

@@ -25,13 +25,13 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressOutput, as_meter
 from es_sbert.ingest.reconcile import ConfirmPrune, PruneCandidates
 from es_sbert.messages import setting
-from es_sbert.settings import Count, RetryOptions, VectorFieldName
+from es_sbert.settings import Count, RetryOptions, TextOptions, VectorFieldName
 
 if TYPE_CHECKING:
     from es_sbert.engines.connect import EngineOrClient
 
 
-class LoadFilesOptions(ModelOptions, VectorFieldName, RetryOptions, total=False):
+class LoadFilesOptions(ModelOptions, VectorFieldName, TextOptions, RetryOptions, total=False):
     """Keyword arguments of `load_files` and `preview_files`; all may be left out. See `IngestSettings`.
 
     Attributes:
@@ -41,8 +41,6 @@ class LoadFilesOptions(ModelOptions, VectorFieldName, RetryOptions, total=False)
     format: str | None
     delimiter: str | None
     encoding: str | None
-    text_fields: Annotated[Sequence[str] | str, Field(())]
-    text_template: str | None
     strip_html: Annotated[bool, Field(False)]
     id_field: str | None
     routing_field: str | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -16,7 +16,8 @@ from es_sbert.engines.local import start_engine
 from es_sbert.errors import UsageError
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.ingest.ingest_settings import IngestSettings
-from es_sbert.settings import AdaptSettings, Student
+from es_sbert.ingest.load_files import LoadFilesOptions
+from es_sbert.settings import AdaptSettings
 from tests.docs import all_commands
 
 # Options of the command line alone: of any command, and of one.
@@ -35,47 +36,47 @@ _ALONE = {
 _OWN_DEFAULTS = {("index create", "model"), ("serve", "body_bytes")}
 
 
-def _options() -> Iterator[tuple[str, click.Command, click.Option]]:
+def _options() -> Iterator[tuple[str, click.Context, click.Option]]:
     for name in all_commands():
-        command: click.Command = cli
+        command: click.Command | None = cli
         for word in name.split():
             assert isinstance(command, click.Group)
-            found = command.get_command(click.Context(command), word)
-            assert found is not None
-            command = found
-        yield from ((name, command, each) for each in command.params if isinstance(each, click.Option))
+            command = command.get_command(click.Context(command), word)
+        assert command is not None
+        yield from ((name, click.Context(command), each) for each in command.params if isinstance(each, click.Option))
 
 
 def test_options_are_declared_with_their_defaults_or_belong_to_the_command_line() -> None:
-    for name, command, option in _options():
+    for name, context, option in _options():
         flag = max(option.opts, key=len).lstrip("-")
         if not isinstance(option, SettingOption):
             alone = " ".join(_ALONE.get(each, "") for each in ("", name, name.partition(" ")[0]))
             assert flag in alone.split(), f"{name} --{flag}"
             continue
         assert option.help, f"{name} --{flag}"
-        context, declared = click.Context(command), declared_settings(option.owner)[str(option.name)]
+        declared = declared_settings(option.owner)[str(option.name)]
         if not declared.is_required() and (name, option.name) not in _OWN_DEFAULTS:
             default = option.get_default(context) if not option.multiple else ()
             assert option.type_cast_value(context, default) == declared.default, f"{name} --{flag}"
 
 
-@pytest.mark.parametrize(
-    ("words", "call"),
-    [
+def test_keywords_of_loads_have_the_defaults_of_the_settings() -> None:
+    keywords, settings = declared_settings(LoadFilesOptions), declared_settings(IngestSettings)
+    both = keywords.keys() & settings.keys()
+    assert {name: keywords[name].default for name in both} == {name: settings[name].default for name in both}
+
+
+def test_command_and_library_refuse_a_number_with_the_same_remedy() -> None:
+    for words, call in (
         ("encode --threads 0", lambda: Encoder(threads=0)),
         ("search --index a --timeout 0 b", lambda: EngineSettings(timeout=0)),
-        ("ingest --index a --retry-seconds -1", lambda: IngestSettings(index="a", retry_seconds=-1)),
+        ("ingest --index a --bulk-bytes 9", lambda: IngestSettings(index="a", bulk_bytes=9)),
         ("adapt a -o b --batch 1", lambda: AdaptSettings(index="a", name="b", batch=1)),
-        ("distill a -o b --epochs 0", lambda: Student(epochs=0)),
-        ("serve --semantic-weight 0", lambda: SemanticSettings(semantic_weight=0)),
         ("serve -k 10001", lambda: SemanticSettings(k=10_001)),
         ("engine up --port 0", lambda: start_engine("es9", port=0)),
-    ],
-)
-def test_command_and_library_refuse_a_number_with_the_same_remedy(words: str, call: Callable[[], object]) -> None:
-    with pytest.raises(UsageError) as of_library:
-        call()
-    with pytest.raises(UsageError) as of_command:
-        cli.main(words.split(), standalone_mode=False)
-    assert of_command.value.remedy == of_library.value.remedy
+    ):
+        with pytest.raises(UsageError) as of_library:
+            call()
+        with pytest.raises(UsageError) as of_command:
+            cli.main(words.split(), standalone_mode=False)
+        assert of_command.value.remedy == of_library.value.remedy

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from es_sbert import AsyncSemanticIndex, SemanticIndex
-from es_sbert.arguments import declared_settings
+from es_sbert.arguments import with_defaults
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.vector_field import request_vector_field
 from es_sbert.search.hybrid_search import hybrid_request
@@ -35,12 +35,8 @@ def test_signature_names_all_options_in_both_classes(name: str, options: Any) ->
         assert names[-len(options.__annotations__) :] == list(options.__annotations__)
 
 
-def _defaults(options: type) -> Any:
-    return {name: field.default for name, field in declared_settings(options).items()}
-
-
 def test_shown_defaults_are_those_of_a_call_without_options() -> None:
-    given = _defaults(HybridOptions)
+    given: Any = with_defaults(HybridOptions, {})
     for engine_type in EngineType:
         default = search_request(engine_type, ONE, VECTOR, 7, {})
         assert search_request(engine_type, ONE, VECTOR, 7, given).bodies == default.bodies
@@ -56,5 +52,4 @@ def test_shown_defaults_are_those_of_a_call_without_options() -> None:
 
 def test_shown_defaults_of_a_new_index_are_those_of_a_call_without_options(tmp_path: Path) -> None:
     tiny = write_tiny_bert(tmp_path / "tiny")
-    given = _defaults(IndexOptions)
-    assert request_vector_field(str(tiny), **given) == request_vector_field(str(tiny))
+    assert request_vector_field(str(tiny), **with_defaults(IndexOptions, {})) == request_vector_field(str(tiny))
