@@ -74,7 +74,7 @@ def resolve_model(name: str) -> Path:
         base, dimensions = short
         return shortened_model_folder(resolve_model(base), dimensions, base)
     if is_model_path(name):
-        raise ModelNotFound(f"there is no folder {name!r}", "Check it, or use a hub id: org/name.").about("model", name)
+        raise ModelNotFound(f"there is no folder {name!r}", "Check the path, or use a hub id.").about("model", name)
     found = installed_model_folder(name)
     if found is not None:
         return found

@@ -60,7 +60,7 @@ class SearchLogSettings:
                 f"the search log {name!r} is the name of an index, but the gateway writes it to a file",
                 f"Set --search-log to a file ({name}.jsonl) or to - for stdout, and ship the lines to the index: "
                 "docs/kibana.md describes how.",
-            )
+            ).about("search_log", name)
 
 
 class ModelNotServed(ModelNotFound):

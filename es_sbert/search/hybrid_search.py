@@ -103,7 +103,7 @@ def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions)
             raise UsageError(
                 "the mapping does not say which fields the embedded text is made of",
                 "Set the fields: lexical_fields=['body'].",
-            )
+            ).about("lexical_fields")
         fields = list(dict.fromkeys(name for template in templates for name in template.fields))
     if not fields:
         raise UsageError("a keyword query needs a field", "Set lexical_fields=['body'].").about("lexical_fields")

@@ -277,10 +277,10 @@ def as_one_query(filter: Json | Sequence[Json] | None) -> Json | None:
     """
     if isinstance(filter, list | tuple):
         for each in filter:
-            check_query(each, "the filter")
+            check_query(each)
         return {"bool": {"filter": list(filter)}}
     if filter is not None:
-        check_query(filter, "the filter")
+        check_query(filter)
     return cast("Json | None", filter)
 
 

@@ -203,7 +203,7 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_field: str) -
         IndexMismatch: no index has the field, the indices have several models, or the aliases have different routings.
     """
     if not names:
-        raise UsageError("a search needs an index", "Pass at least one index.")
+        raise UsageError("a search needs an index", "Pass at least one index.").about("index")
     found: dict[str, IndexState] = {}
     alias_filters: dict[str, list[Any]] = {}  # None if the alias has no filter
     routings: dict[str | None, str] = {}

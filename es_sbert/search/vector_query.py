@@ -78,18 +78,19 @@ def parse_filter(text: str) -> Json:
         query: Json = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise UsageError(f"the filter is not JSON: {error}", _FILTER_EXAMPLE).about("filter") from None
-    check_query(query, "the filter")
+    check_query(query)
     return query
 
 
-def check_query(value: object, what: str) -> None:
+def check_query(value: object) -> None:
     """Refuse values that cannot be a query. Whether the query exists is left to the engine.
 
     Raises:
         UsageError: the value is not an object, or is empty.
     """
     if not isinstance(value, dict) or not value:
-        raise UsageError(f"{what} must be a JSON object with one query, got {str(value)[:80]!r}", _FILTER_EXAMPLE)
+        message = f"the filter must be a JSON object with one query, got {str(value)[:80]!r}"
+        raise UsageError(message, _FILTER_EXAMPLE).about("filter")
 
 
 # The default of index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
@@ -166,7 +167,7 @@ class VectorQuery:
     def __post_init__(self) -> None:
         check_k(self.k)
         if self.filter is not None:
-            check_query(self.filter, "the filter")
+            check_query(self.filter)
         if self.num_candidates is not None and not self.k <= self.num_candidates <= MAX_K:
             raise UsageError(
                 f"num_candidates is {self.num_candidates}",

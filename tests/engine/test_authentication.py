@@ -40,7 +40,7 @@ def test_correct_password_authenticates(secured_es9: Secured) -> None:
     ids=["password", "none", "api-key"],
 )  # fmt: skip
 def test_wrong_or_missing_credentials_raise_access_denied(secured_es9: Secured, wrong: dict[str, Any]) -> None:
-    with pytest.raises(AccessDenied, match="refused the credentials") as caught:
+    with pytest.raises(AccessDenied) as caught:
         connect(settings(secured_es9, **wrong))
     assert "ES_SBERT_PASSWORD" in caught.value.remedy
     assert "wrong-battery" not in str(caught.value)
@@ -58,6 +58,6 @@ def test_missing_privileges_are_named(secured_es9: Secured) -> None:
 
 
 def test_self_signed_certificate_is_rejected(secured_es9: Secured) -> None:
-    with pytest.raises(EngineUnreachable, match=r"TLS connection .* self[- ]signed certificate") as caught:
+    with pytest.raises(EngineUnreachable) as caught:
         connect(settings(secured_es9, ca_certs=None))
     assert "`ca_certs`" in caught.value.remedy

@@ -20,6 +20,7 @@ from es_sbert.engines.connect import from_client
 from es_sbert.errors import IndexMismatch, UsageError
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.sample_indices import SampleIndices, samples
+from tests.raised import raises
 
 TEXT = "the man plays a guitar"
 
@@ -78,7 +79,7 @@ def test_async_searches_find_the_same_without_blocking_the_loop(site: SampleIndi
             assert len(await index.hybrid_bodies(TEXT, 5)) == 3
             assert len(await index.similar_to("3", 5)) == 5
             assert len(await index.search_vector(site.query(TEXT), 5)) == 5
-            with pytest.raises(UsageError, match="k is 0"):
+            with raises(UsageError, "k"):
                 await index.search(TEXT, 0)
             await index.close()
             with pytest.raises(UsageError, match="is closed"):
@@ -92,12 +93,12 @@ def test_open_errors_are_raised_on_open(site: SampleIndices) -> None:
     url = site.engine.info.url
 
     async def search() -> None:
-        with pytest.raises(IndexMismatch, match="holds vectors of the model"):
+        with pytest.raises(IndexMismatch):
             async with AsyncSemanticIndex(site.foreign, url, **options(site)):
                 raise AssertionError("it was opened")
         async with AsyncOpenSearch(url) if site.opensearch else AsyncElasticsearch(url) as client:
             for other in (client, None):
-                with pytest.raises(UsageError, match="is not a synchronous client"):
+                with raises(UsageError, "client"):
                     from_client(other)
 
     asyncio.run(search())

@@ -117,7 +117,7 @@ def test_temporary_file_that_cannot_be_written_is_named(
     full.execute("PRAGMA max_page_count = 2")
     full.execute("PRAGMA page_size = 512")
     monkeypatch.setattr("sqlite3.connect", lambda *_, **__: full)
-    with pytest.raises(OutputError, match=r"is full\n  Free disk space"):
+    with pytest.raises(OutputError):
         search(engine, index)
 
 

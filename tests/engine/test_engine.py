@@ -268,7 +268,7 @@ def test_lost_point_in_time_and_replaced_index_end_a_scan(
     pages = scan()
     next(pages)
     losing()
-    with pytest.raises(PointInTimeLost, match="has lost the point in time") as caught:
+    with pytest.raises(PointInTimeLost) as caught:
         list(pages)
     assert "run the same command again" in caught.value.remedy
     pages = scan(retrying=retry_at_once)
@@ -276,7 +276,7 @@ def test_lost_point_in_time_and_replaced_index_end_a_scan(
     engine.delete_index(index)
     engine.create_index(index, MAPPING)
     engine.bulk(index, numbered(10))
-    with pytest.raises(IndexMismatch, match="was deleted or replaced while it was read"):
+    with pytest.raises(IndexMismatch):
         list(pages)
 
 

@@ -190,7 +190,7 @@ def test_security_that_hides_documents_or_fields_is_noticed_before_a_write(trial
                     if hidden == "nothing":
                         require_privileges(engine, index, task)
                         continue
-                    with pytest.raises(AccessDenied, match="hides documents or fields") as caught:
+                    with pytest.raises(AccessDenied) as caught:
                         require_privileges(engine, index, task)
                     assert "neither `query` nor `field_security`" in caught.value.remedy
                 require_privileges(engine, index, SEARCH)

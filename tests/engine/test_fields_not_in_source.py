@@ -69,7 +69,7 @@ def test_every_writer_refuses_before_a_field_is_lost(
     before = state_of(engine, index_name)
 
     for name, write in WRITERS.items():
-        with pytest.raises(VectorIndexError, match="does not keep") as told:
+        with pytest.raises(VectorIndexError) as told:
             write(engine, index_name, tiny, tmp_path / "dead")
         assert "Load the documents from files" in told.value.remedy, name
         engine.refresh(index_name)

@@ -22,6 +22,7 @@ from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField,
 from tests.conftest import also_es8, also_opensearch2, on_every_version
 from tests.engine.sources import read_sources
 from tests.engine.vectors import load, random_vectors, state_of, vector_mapping, vector_value
+from tests.raised import raises
 
 DIMENSIONS = 64
 
@@ -88,7 +89,7 @@ def test_missing_index_is_not_created_when_disallowed(engine: Engine, index_name
         lambda: read_vector_field(engine, index_name, "embedding"),
         lambda: describe_index(engine, index_name),
     ):
-        with pytest.raises(IndexMissing, match=f"no index '{index_name}'") as caught:
+        with pytest.raises(IndexMissing) as caught:
             look()
         assert f"es-sbert index create {index_name}" in caught.value.remedy
     assert engine.get_index(index_name) is None
@@ -178,7 +179,7 @@ def test_text_is_set_by_first_load_and_kept(engine: Engine, index_name: str) -> 
     # Nothing is embedded yet, so nothing contradicts another text.
     assert ensure(engine, index_name, text="{body}").meta.text == "{body}"
     load(engine, index_name, "embedding", random_vectors(1, DIMENSIONS), lambda number: {})
-    with pytest.raises(IndexMismatch, match=r"were made from the text '\{body\}', not from '\{title\}'"):
+    with raises(IndexMismatch, "text_template"):
         ensure(engine, index_name, text="{title}")
     assert read_vector_field(engine, index_name, "embedding").meta.text == "{body}"
 
@@ -190,7 +191,7 @@ def test_unrefreshed_vectors_keep_their_text(engine: Engine, index_name: str) ->
     lines = (orjson.dumps({"index": {"_id": "1"}}), orjson.dumps({"title": "a cat", "embedding": vector}))
     [result] = engine.bulk(index_name, b"\n".join(lines) + b"\n")
     assert result.ok
-    with pytest.raises(IndexMismatch, match=r"were made from the text '\{title\}', not from '\{body\}'"):
+    with raises(IndexMismatch, "text_template"):
         ensure(engine, index_name, text="{body}")
 
 

@@ -16,6 +16,7 @@ from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
 from tests.conftest import also_es8, on_every_version
 from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of
 from tests.engine.vectors import cosines
+from tests.raised import raises
 
 TEXT = "the man plays a guitar"
 CLOSE = 2e-5
@@ -96,7 +97,7 @@ def test_search_many_equals_single_searches(one: SemanticIndex, split: SemanticI
             ]
             assert all(hit.source["group"] in (2, 3) and hit.source["number"] >= 20 for hit in alone)
     assert one.search_many([]) == []
-    with pytest.raises(UsageError, match="the query text is empty"):
+    with raises(UsageError, "text"):
         one.search_many(["a", " "])
 
 
@@ -147,11 +148,11 @@ def test_like_with_passages_and_several_indices(site: SampleIndices, split: Sema
     with open_at(site, [site.one, site.two]) as both:
         twin = both.similar_to("17", 1, index=site.one).hits[0]
         assert (twin.id, twin.index) == ("two-17", site.two)
-        with pytest.raises(UsageError, match="is not one of the searched indices"):
+        with raises(UsageError, "index"):
             both.similar_to("17", index="elsewhere")
-        with pytest.raises(UsageError, match="no document 'gone'"):
+        with raises(UsageError, "id"):
             both.similar_to("gone")
-        with pytest.raises(UsageError, match="'bare' of .* has no vector"):
+        with raises(UsageError, "id"):
             both.similar_to("bare")
 
 
@@ -176,7 +177,7 @@ def test_source_and_highlight_options(site: SampleIndices, one: SemanticIndex) -
         assert ("guitar" in text_of(number(hit)).split()) == (
             "<em>guitar</em>" in "".join(hit.highlight.get("text", []))
         )
-    with pytest.raises(UsageError, match="no words to highlight"):
+    with raises(UsageError, "highlight"):
         one.similar_to("1", highlight=["text"])
 
 

@@ -60,7 +60,7 @@ def faulty(url: str, paths: str, *faults: Fault | None) -> Iterator[tuple[Engine
 
 def test_no_command_starts_while_all_nodes_are_down() -> None:
     down = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
-    with pytest.raises(EngineUnreachable, match="none of the 2 addresses answers") as caught, connected(*down):
+    with pytest.raises(EngineUnreachable) as caught, connected(*down):
         pass
     assert all(f"nothing listens at {url}" in caught.value.message for url in down)
 

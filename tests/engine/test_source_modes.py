@@ -136,7 +136,7 @@ def test_files_are_refused_where_texts_may_come_back_in_another_form(
     create(engine, index_name, mode)
     before = engine.get_index(index_name)
     path, dead = write_jsonl(tmp_path / "docs.jsonl", documents()), tmp_path / "dead"
-    with pytest.raises(VectorIndexError, match=f"the index {index_name} rebuilds `_source` from its fields") as told:
+    with pytest.raises(VectorIndexError) as told:
         load(engine.info.url, tiny, index_name, path, dead=dead, id_field="id", text_template=TEXT)
     assert f"`es-sbert ingest --index {index_name}`" in told.value.remedy
     assert (engine.get_index(index_name), engine.count(index_name)) == (before, 0)

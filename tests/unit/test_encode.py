@@ -98,7 +98,7 @@ def test_a_bad_record_is_named_and_nothing_is_written(
 
 
 def test_full_disk_raises_output_error(encoder: Encoder) -> None:
-    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OutputError, match="No space left"):
+    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OutputError):
         encode_file(encoder, [("a", b'{"text": "a"}')], full)
 
 

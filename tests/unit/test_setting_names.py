@@ -20,6 +20,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
 from es_sbert.io.file_formats import FileOptions
 from es_sbert.messages import setting, spell_settings
+from tests.unit.golden import golden_messages
 
 _ROOT = Path(__file__).parents[2]
 
@@ -92,49 +93,21 @@ def test_python_programs_see_keyword_arguments(call: Callable[[], object], in_py
     assert "--" not in str(raised.value)
 
 
-# Wrong uses of commands that need neither a server nor a model.
-_WRONG = (
-    "encode {texts} --device gpu",
-    "encode {texts} --model ./no-such-model",
-    "encode {texts} --delimiter abc --format csv",
-    "search words --index docs --ca-certs no.pem --url https://localhost:1",
-    "ingest {texts} --index docs --delimiter ;",
-    "ingest {texts} --index docs --username me",
-    "ingest {texts} --index docs --max-errors many",
-    "ingest {texts} --index docs --url http://localhost:1 --retry-seconds 0",
-    "ingest --index docs --retry {texts} --encoding utf-8",
-    "index create docs --url localhost",
-    "index show docs --username me",
-    "duplicates {texts} --text-field a --text-template {{a}}",
-    "evaluate ./no-such-model --task retrieval",
-    "export ./no-such-model -o {out}",
-    "train {recipe} --set stages -o {out}",
-    "model fetch bge-small-en-v1.5 --from {out}",
-    "model add {out} --name a/b",
-    "serve --tls-key {texts}",
-    "dashboards docs --kibana http://localhost:1",
-    "engine up es9 --heap lots",
-)
-
-
-@pytest.mark.parametrize("arguments", _WRONG)
-def test_an_error_names_only_options_of_its_command(
-    arguments: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name, text in (("texts", '{"text": "a"}\n'), ("recipe", "model: {base: all-MiniLM-L6-v2}\n")):
-        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    places = {name: tmp_path / f"{name}.jsonl" for name in ("texts", "recipe")} | {"out": tmp_path / "out"}
-    words = arguments.format_map(places).split()
+@pytest.mark.parametrize("command", golden_messages())
+def test_an_error_names_only_options_of_its_command(command: str) -> None:
+    words = command.split()
     path = next(path for path in _COMMANDS if list(path) == words[: len(path)])
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--log-format", "json"] if path[0] in ("ingest", "serve") else words)
-    shown = capfd.readouterr().err
-    assert ended.value.code == 2, shown
-    sentences = re.sub(r"`es-sbert [^`]*`|`pip [^`]*`", "", shown)
+    sentences = re.sub(r"`(es-sbert|pip) [^`]*`", "", golden_messages()[command])
     known = {option for parameter in _COMMANDS[path].params for option in parameter.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", sentences)) <= known | {"--help"}
     assert not {name for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", sentences) if f"--{name}" in known}
-    assert setting("device") == "`device`"  # the command has ended
+
+
+def test_settings_are_spelled_as_in_python_again_after_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["encode", "--device", "gpu"])
+    assert "--device gpu" in capsys.readouterr().err
+    assert setting("device") == "`device`"
 
 
 # Literals that are a part of a command, where that cannot be seen in the literal itself.

@@ -52,7 +52,7 @@ READERS: dict[str, Callable[[Place, Encoder], object]] = {
 
 def test_byte_vectors_are_refused_with_the_migration(old: Place, encoders: tuple[Encoder, Encoder]) -> None:
     for reader in READERS.values():
-        with pytest.raises(IndexMismatch, match=f"{old.index}.embedding holds byte vectors") as refused:
+        with pytest.raises(IndexMismatch) as refused:
             reader(old, encoders[0])
         assert f"`es-sbert index migrate {old.index}`" in refused.value.remedy
 

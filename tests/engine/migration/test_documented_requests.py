@@ -27,7 +27,7 @@ def test_alias_moves_back_if_nothing_was_written_since(place: Place, encoders: t
     assert place.alias_target() == place.index
     place.assert_holds(everything(), encoders[0])
     place.write({"x": document(700)})
-    with pytest.raises(IndexMismatch, match="already exists") as caught:
+    with pytest.raises(IndexMismatch) as caught:
         place.migrate(encoders[1])
     assert f"`DELETE /{new}`" in caught.value.remedy
     place.engine.delete_index(new)

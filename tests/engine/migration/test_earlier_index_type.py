@@ -42,7 +42,7 @@ def test_index_of_a_changed_type_is_loaded_searched_and_moved_but_not_measured(
         engine.refresh(place.index)
         assert index.search(text_of(1000), k=1).hits[0].id == "new"
     field = read_vector_field(engine, place.index, "embedding")
-    with pytest.raises(IndexMismatch, match="was changed to int8_hnsw in place") as refused:
+    with pytest.raises(IndexMismatch) as refused:
         advise(engine, place.index, field, AdviceRequest())
     assert f"`es-sbert index migrate {place.index} --index-type int8_hnsw`" in refused.value.remedy
 

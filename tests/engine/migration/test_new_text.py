@@ -31,7 +31,7 @@ def test_same_model_can_embed_a_different_text(place9: Place, encoders: tuple[En
     assert (result.finished, result.embedded, result.compared) == (True, COUNT, 50)
     assert read_vector_field(place9.engine, place9.alias, "embedding").meta.text == TITLED.template
     assert_vectors_of(place9, TITLED, encoders[0])
-    with pytest.raises(IndexMismatch, match="already for the text '{title}. {text}'") as caught:
+    with pytest.raises(IndexMismatch) as caught:
         place9.migrate(encoders[0], text_template=TITLED.template)
     assert "nothing to do" in caught.value.remedy
     place9.migrate(encoders[1], text_fields="title")
@@ -41,7 +41,7 @@ def test_same_model_can_embed_a_different_text(place9: Place, encoders: tuple[En
 
 def test_migration_resumes_only_with_its_own_text(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     stopped = place9.migrate(encoders[0], control=interrupted(), text_template=TITLED.template)
-    with pytest.raises(IndexMismatch, match="is being migrated to .* already") as caught:
+    with pytest.raises(IndexMismatch) as caught:
         place9.migrate(encoders[0], text_template="{title}")
     assert "--cancel" in caught.value.remedy
     again = place9.migrate(encoders[0], text_template=TITLED.template)

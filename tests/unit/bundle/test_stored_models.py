@@ -97,7 +97,7 @@ def test_bundle_of_a_misread_model_says_to_export_again(tmp_path: Path) -> None:
     folder = shutil.copytree(STORED / "bundle", tmp_path / "bundle")
     settings = {**json.loads((folder / "tokenizer_config.json").read_text()), **BERT_TOKENIZER, "do_lower_case": False}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(BundleInvalid, match="which misread this model's tokenizer") as raised:
+    with pytest.raises(BundleInvalid) as raised:
         Encoder(folder, device="cpu", precision="fp32")
     assert "es-sbert index migrate" in raised.value.remedy
 

@@ -187,7 +187,7 @@ def test_vocabulary_without_a_tokenizer_file_is_read(saved: Path, tmp_path: Path
     folder = shutil.copytree(saved, tmp_path / "old")
     keep_only_the_vocabulary(folder)
     if saved.name in ("XLMRobertaTokenizer", "CamembertTokenizer", "Qwen2Tokenizer", "GemmaTokenizer"):
-        with pytest.raises(BundleInvalid, match=r"has no tokenizer\.json"):
+        with pytest.raises(BundleInvalid):
             read_tokenizer_json(folder, {}, read_json(folder / "config.json"))
     else:
         check(folder)

@@ -11,6 +11,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError, WrongArgument
+from tests.raised import raises
 from tests.tiny import write_tiny_bert
 
 TEXTS = ["A man plays a guitar.", "The cat sleeps.", ""]
@@ -41,9 +42,9 @@ def test_program_gets_what_sentence_transformers_returns(name: str, tmp_path: Pa
 
 def test_what_has_no_meaning_is_refused_with_the_reason(encoder: Encoder, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in ({"convert_to_tensor": True}, {"precision": "int8"}, {"device": "cuda"}):
-        with pytest.raises(UsageError, match=f"has no `{next(iter(wrong))}`"):
+        with raises(UsageError, next(iter(wrong))):
             encoder.encode(TEXTS, **wrong)
-    with pytest.raises(WrongArgument, match="unknown option: colour"):
+    with pytest.raises(WrongArgument):
         encoder.encode(TEXTS, colour="red")
     with pytest.raises(UsageError, match="cannot be set to 512 on an open model"):
         encoder.max_seq_length = 512

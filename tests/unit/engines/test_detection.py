@@ -77,7 +77,7 @@ def test_only_old_versions_are_refused_before_a_gateway(silent_port: int) -> Non
         silent = f"http://127.0.0.1:{silent_port}"
         check_nodes(parse_addresses(EngineSettings(url=f"{supported},{other},{secured},{silent}")))
         for url in (old, f"{supported},{old}"):
-            with pytest.raises(EngineTooOld, match=r"OpenSearch 2\.18\.0"):
+            with pytest.raises(EngineTooOld):
                 check_nodes(parse_addresses(EngineSettings(url=url)))
 
 

@@ -12,6 +12,7 @@ from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluation_report import ReportRow
 from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts
 from es_sbert.evaluation.task_runner import run_task
+from tests.raised import raises
 from tests.unit.evaluation.support import FixedEmbedder, FixedScorer
 
 # The cosine with a falls from b to d.
@@ -58,7 +59,7 @@ def test_duplicates_with_embedder_and_pair_scorer() -> None:
     assert by_score.figures["average_precision"] == pytest.approx(100 * (1 / 2 + 2 / 3) / 2)
     by_gold = only(run_task(scorer, EvaluationTask.STS, [replace(STS, gold=np.array([1.0, 0.0, 2.0]))]).rows)
     assert by_gold.figures == {"spearman": pytest.approx(100), "pearson": pytest.approx(100)}
-    with pytest.raises(UsageError, match="triplet needs sentence vectors, but scorer only scores pairs"):
+    with raises(UsageError, "tasks"):
         run_task(scorer, EvaluationTask.TRIPLET, [TRIPLETS])
 
 

@@ -72,7 +72,7 @@ def test_shared_weight_is_kept() -> None:
 
 def test_graph_without_weight_products_is_rejected_for_int8() -> None:
     traced = graph([helper.make_node("Relu", ["x"], ["y"])], {})
-    with pytest.raises(UnsupportedArchitecture, match="traced: no product with a weight") as raised:
+    with pytest.raises(UnsupportedArchitecture) as raised:
         graph_from_trace(traced, int8=True)
     assert '`variants=["fp32"]`' in raised.value.remedy
     assert run(traced, X, 3, int8=False)[0] == ["Relu"]

@@ -24,6 +24,7 @@ from es_sbert.errors import DownloadFailed, OutputError, ParityFailed, UsageErro
 from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.exporters.onnx_weights import write_onnx_weights
 from es_sbert.io.package_downloads import Artifact, Wheel
+from tests.raised import raises
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -134,9 +135,9 @@ def test_folder_with_something_else_is_left_alone(tiny: Path, tmp_path: Path) ->
     model = wheel_model(tiny, tmp_path / "files")
     (tmp_path / "out").mkdir()
     (tmp_path / "out/letter.txt").write_text("mine")
-    with pytest.raises(UsageError, match="is not empty"):
+    with raises(UsageError, "output"):
         fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
-    with pytest.raises(OutputError, match="letter.txt cannot be created"):
+    with pytest.raises(OutputError):
         fetch_and_register(model, tmp_path / "out/letter.txt/model", tmp_path / "files", silent)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
 

@@ -63,9 +63,9 @@ def test_settings_that_do_not_fit_the_weights_are_rejected(
 
 
 def test_more_tokens_than_positions_and_other_token_types_are_rejected(model: SentenceModel) -> None:
-    with pytest.raises(UnsupportedArchitecture, match="gives tokens a type other than 0"):
+    with pytest.raises(UnsupportedArchitecture):
         read_transformer_weights(model.model_copy(update={"uses_token_types": True}))
-    with pytest.raises(BundleInvalid, match="64 positions, fewer than its maximum of 65 tokens"):
+    with pytest.raises(BundleInvalid):
         read_transformer_weights(model.model_copy(update={"max_tokens": 65}))
 
 

@@ -137,7 +137,7 @@ async def test_full_queue_rejects_texts_but_keeps_waiting_callers() -> None:
     busy = await occupy(one, encoder)
     waiting = asyncio.create_task(one.embed(["a"]))
     await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match="3 texts wait"):
+    with pytest.raises(Overloaded):
         await one.embed(["c", "d"])
     # One who gives up makes room.
     given_up = asyncio.create_task(one.embed(["c"]))

@@ -127,7 +127,7 @@ def test_damaged_gzip_is_refused() -> None:
 
 @pytest.mark.parametrize("content_type", ["application/cbor", "application/yaml; as=json", ""])
 def test_bodies_that_are_not_json_are_refused(content_type: str) -> None:
-    with pytest.raises(UnsupportedMediaType, match="content type"):
+    with pytest.raises(UnsupportedMediaType):
         require_json_type(content_type)
     require_json_type("Application/VND.elasticsearch+JSON; compatible-with=9")
 

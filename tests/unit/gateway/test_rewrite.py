@@ -247,13 +247,13 @@ def test_semantic_field_selects_one_of_several_vector_fields() -> None:
         {"bool": {"must": [SEMANTIC, {"match": {"semantic.title_vector": "light"}}]}}
     )
     assert [knn["field"] for knn in clauses(rewritten, "knn")] == ["embedding", "title_vector"]
-    with pytest.raises(IndexMismatch, match="semantic.other is not a vector field") as caught:
+    with pytest.raises(IndexMismatch) as caught:
         Rewriting(TWO_FIELDS).query({"match": {"semantic.other": "light"}})
     assert "title_vector" in caught.value.message
 
 
 def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
-    with pytest.raises(IndexMismatch, match="have no vector field") as caught:
+    with pytest.raises(IndexMismatch) as caught:
         Rewriting(ResolvedIndices({}, {}, ordinary=False)).query(SEMANTIC)
     assert "es-sbert ingest" in caught.value.remedy
     for text in ("title:semantic", '_exists_:title AND "semantic: a science"'):

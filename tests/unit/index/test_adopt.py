@@ -17,6 +17,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
 from es_sbert.index.adopt import AdoptableField, AdoptionReport, ComparedDocument, MetadataCounts, adoptable_field
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
+from tests.raised import raises
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
@@ -59,7 +60,7 @@ def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> 
     found = look(ELASTICSEARCH, DENSE | {"index_options": {"type": str(index_type), "m": 32}})
     meta = found.meta("f" * 32, "model", 384)
     assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
-    with pytest.raises(IndexMismatch, match="holds vectors of 384 dimensions, but the model 'model' makes 768"):
+    with raises(IndexMismatch, "model"):
         found.meta("f" * 32, "model", 768)
 
 
@@ -161,7 +162,7 @@ def test_conflicting_metadata_field_is_rejected() -> None:
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])
 def test_index_with_a_block_is_refused_before_its_mapping_changes(block: str) -> None:
-    with pytest.raises(IndexMismatch, match=f"has the block index.blocks.{block}") as caught:
+    with pytest.raises(IndexMismatch) as caught:
         look(ELASTICSEARCH, DENSE, settings={f"index.blocks.{block}": "true"})
     assert f'`PUT docs/_settings {{"index.blocks.{block}": null}}`' in caught.value.remedy
     # Only a migration that was killed leaves a write block.

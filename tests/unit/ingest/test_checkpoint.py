@@ -35,6 +35,7 @@ from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.sources.document_source import Origin
 from es_sbert.ingest.sources.file_sources import FileInput, TextSource
 from es_sbert.io.file_formats import FileFormat
+from tests.raised import raises
 
 IDENTITY = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
 A, B = "aa" * 16, "bb" * 16
@@ -86,7 +87,7 @@ def test_documents_are_known_by_id_and_routing(tmp_path: Path) -> None:
 def test_failed_start_leaves_the_file_unlocked(tmp_path: Path) -> None:
     blocked = tmp_path / "state-seen"
     blocked.mkdir()
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError):
         LoadCheckpoint(tmp_path / "state", IDENTITY)
     blocked.rmdir()
     with opened(tmp_path / "state") as state:
@@ -227,7 +228,7 @@ def test_seen_records_of_a_killed_load_are_discarded(tmp_path: Path) -> None:
 
 def test_concurrent_loads_cannot_share_a_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path / "state"):
-        with pytest.raises(UsageError, match="another load is running") as caught:
+        with raises(UsageError, "state") as caught:
             LoadCheckpoint(tmp_path / "state", IDENTITY)
         assert "`state`" in caught.value.remedy
     with opened(tmp_path / "state") as state:
@@ -247,7 +248,7 @@ def test_checkpoint_that_another_load_removes_while_it_is_opened_is_made_again(
         return db
 
     monkeypatch.setattr(checkpoint, "_open_locked", open_too_late)
-    with opened(path), pytest.raises(UsageError, match="another load is running"):
+    with opened(path), raises(UsageError, "state"):
         LoadCheckpoint(path, IDENTITY)
 
 
@@ -257,7 +258,7 @@ def test_finished_checkpoint_is_removed_while_it_is_locked(tmp_path: Path, monke
         remove = state._remove
 
         def remove_locked() -> None:
-            with pytest.raises(UsageError, match="another load is running"):
+            with raises(UsageError, "state"):
                 LoadCheckpoint(path, IDENTITY)
             remove()
 
@@ -268,7 +269,7 @@ def test_finished_checkpoint_is_removed_while_it_is_locked(tmp_path: Path, monke
 
 @pytest.mark.parametrize("name", ["missing/state", "."])  # in no folder, and a folder itself
 def test_file_that_cannot_be_written_raises_output_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(OutputError, match=f"{tmp_path / name} cannot be written") as caught:
+    with pytest.raises(OutputError) as caught:
         LoadCheckpoint(tmp_path / name, IDENTITY)
     assert "`state`" in caught.value.remedy
 

@@ -26,6 +26,7 @@ from es_sbert.ingest.dead_letters import (
 from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record, RejectedRecord
 from es_sbert.ingest.sources.file_sources import FileInput
 from es_sbert.io.text_formats import split_lines
+from tests.raised import raises
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def ids(path: Path) -> list[str]:
 
 def test_unwritable_path_is_rejected_before_the_load(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing" / "dead.jsonl"):
-        with pytest.raises(OutputError, match="could not be written"):
+        with raises(OutputError, "dead_letters"):
             check_dead_letters_writable(path)
 
 
@@ -92,7 +93,7 @@ def test_unwritable_path_is_rejected_before_the_load(tmp_path: Path) -> None:
 def test_full_disk_raises_output_error() -> None:
     with (
         closing(DeadLetters(Path("/dev/full"), "run")) as letters,
-        pytest.raises(OutputError, match="No space left on device"),
+        pytest.raises(OutputError),
     ):
         letters.write(RejectedRecord(Origin("f", 1), "why", raw=b"x", size=1))
 
@@ -200,11 +201,11 @@ def test_dead_letter_without_whole_document_is_rejected_again(tmp_path: Path) ->
 
 def test_quarantine_is_idempotent_and_takes_precedence(tmp_path: Path) -> None:
     file = tmp_path / "docs.dead-letters.jsonl"
-    with pytest.raises(SourceError, match="there are no dead letters in"):
+    with raises(SourceError, "retry"):
         find_dead_letters(file)
-    with pytest.raises(SourceError, match="cannot be read: No such file"):
+    with raises(SourceError, "retry"):
         check_dead_letter_index(file, [])
-    with pytest.raises(OutputError, match=r"cannot be renamed to docs.dead-letters.jsonl.retried: No such file"):
+    with pytest.raises(OutputError):
         quarantine(file)
     file.write_bytes(b"{}\n")
     source = find_dead_letters(file)
@@ -224,11 +225,11 @@ def test_dead_letters_of_another_index_are_rejected(tmp_path: Path) -> None:
             letters.write(RejectedRecord(Origin("f", 3), "why", document=b'{"a":1}', id="7"))
         if index != "other":
             check_dead_letter_index(path, ["docs", "alias"])
-    with pytest.raises(UsageError, match="holds dead letters of the index other") as told:
+    with raises(UsageError, "retry") as told:
         check_dead_letter_index(path, ["docs", "alias"])
     assert '`index="other"`' in told.value.remedy
     assert "sed -i" in told.value.remedy
     check_dead_letter_index(path, ["docs", "other"])
     path.rename(quarantine_path(path))
-    with pytest.raises(UsageError, match="holds dead letters of the index other"):
+    with raises(UsageError, "retry"):
         check_dead_letter_index(path, ["docs"])

@@ -44,7 +44,7 @@ def test_worker_pool_by_gpus_or_cores(
     [
         ([CPU], "cuda", None, None, "no machine of the Ray cluster has a GPU and 2 CPUs"),
         ([{"CPU": 2.0}], "cpu", 4, None, "no machine of the Ray cluster has 4 CPUs"),
-        ([GPU], "cuda:1", None, None, 'Set `device="cuda"`'),
+        ([GPU], "cuda:1", None, None, 'Use `device="cuda"`'),
         ([CPU], "auto", None, 3, "can run 2 workers of 4 CPUs, not 3"),
     ],
 )

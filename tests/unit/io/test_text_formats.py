@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from es_sbert.errors import UsageError
 from es_sbert.io.file_formats import text_chunks
 from es_sbert.io.text_formats import SAMPLE_BYTES, Line, WrongFormat, check_encoding, find_delimiter, split_lines
+from tests.raised import raises
 
 
 @given(st.lists(st.binary(max_size=30)))
@@ -92,7 +93,7 @@ def test_encodings_are_checked_by_name() -> None:
     names = {"UTF8": "utf-8", "Windows-1252": "windows-1252", "latin-1": "latin-1"}
     assert {name: check_encoding(name) for name in names} == names
     for name in ("klingon", "base64", "rot13", "", "idna\0"):
-        with pytest.raises(UsageError, match="unknown text encoding"):
+        with raises(UsageError, "encoding"):
             check_encoding(name)
 
 

@@ -37,5 +37,5 @@ def test_layers_keep_their_weights(tmp_path: Path, architecture: str) -> None:
 
 def test_architectures_whose_layers_differ_are_refused(tmp_path: Path) -> None:
     encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model", "modernbert", layers=3))
-    with pytest.raises(UnsupportedArchitecture, match="architecture modernbert"):
+    with pytest.raises(UnsupportedArchitecture):
         remove_layers(encoder.transformer, 1, "a-name")

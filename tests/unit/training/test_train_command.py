@@ -116,7 +116,7 @@ def test_out_of_memory_names_the_setting_to_lower(folder: Path, model: Path, mon
 
     monkeypatch.setattr(BiEncoderTask, "forward", hungry)
     path = write_recipe(folder, recipe(model, batch=60, dev=None))
-    with pytest.raises(OutOfMemory, match="does not fit into memory with batch: 60") as caught:
+    with pytest.raises(OutOfMemory) as caught:
         train_here(path, folder / "out")
     assert "Lower batch in the recipe to 30" in caught.value.remedy
 

@@ -73,7 +73,7 @@ def test_second_install_downloads_nothing(tmp_path: Path) -> None:
 
 
 def test_failed_install_is_cleaned_up_and_can_be_retried(tmp_path: Path) -> None:
-    with pytest.raises(LocalEngineError, match="not in the repository"):
+    with pytest.raises(LocalEngineError):
         install(BUILD, tmp_path, FakeMaven(tmp_path, without=MODULES).fetch, print)
     assert list(tmp_path.iterdir()) == []
     assert install(BUILD, tmp_path, FakeMaven(tmp_path).fetch, print).is_dir()

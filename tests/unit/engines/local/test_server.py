@@ -13,6 +13,7 @@ import pytest
 from es_sbert.engines.local import find_servers, start_engine
 from es_sbert.engines.local.engine_home import EngineHome
 from es_sbert.errors import LocalEngineError, UsageError
+from tests.raised import raises
 from tests.unit.engines.local.notes import engine
 
 
@@ -31,16 +32,15 @@ def taken_port() -> Iterator[int]:
 
 def test_unknown_engine_and_heap_are_rejected(home: Path) -> None:
     for name in ("solr", "es8", "opensearch2"):
-        with pytest.raises(UsageError, match=f"unknown engine '{name}'") as caught:
+        with raises(UsageError, "name"):
             start_engine(name)
-        assert "docker-compose.yml" in caught.value.remedy
-    with pytest.raises(UsageError, match="'1t' is not a heap size"):
+    with raises(UsageError, "heap"):
         start_engine("es9", heap="1t")
     assert not home.exists()
 
 
 def test_port_in_use_is_refused_before_a_download(layout: EngineHome, taken_port: int) -> None:
-    with pytest.raises(LocalEngineError, match=f"port {taken_port} cannot be used: Address already in use") as caught:
+    with raises(LocalEngineError, "port") as caught:
         start_engine("es9", port=taken_port)
     assert f'`url="http://localhost:{taken_port}"`' in caught.value.remedy
     assert not list(layout.dist.iterdir())

@@ -111,6 +111,6 @@ def test_only_root_starts_servers_as_another_user() -> None:
         return
     assert account is not None
     assert account.pw_uid != 0
-    with pytest.raises(LocalEngineError, match="refuse to run as root") as caught:
+    with pytest.raises(LocalEngineError) as caught:
         server_account("no-such-user-here")
     assert "useradd" in caught.value.remedy

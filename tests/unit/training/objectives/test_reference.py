@@ -102,6 +102,6 @@ def test_margin_scale_multiplies_the_margin_of_the_student() -> None:
 
 
 def test_teacher_of_another_width_is_rejected_with_remedy() -> None:
-    with pytest.raises(RecipeInvalid, match="teacher's vectors have 20 dimensions, the student's 12") as caught:
+    with pytest.raises(RecipeInvalid) as caught:
         build("vector-distillation")(columns(2), torch.zeros(BATCH, 20))
     assert "dense: {out_features: 20}" in caught.value.remedy
