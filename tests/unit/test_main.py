@@ -16,7 +16,7 @@ from es_sbert.cli.ingest import _confirm_prune
 from es_sbert.cli.main import main
 from es_sbert.ingest.reconcile import PruneCandidates
 from tests.terminal import Frame, run_in_terminal
-from tests.unit.golden import assert_golden_message
+from tests.unit.golden import assert_golden_message, golden_messages
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -76,65 +76,7 @@ def test_click_refuses_what_it_knows_to_be_wrong(words: str, message: str, capsy
     assert message in refusal(words.split(), capsys)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "search --index docs x --like 1",
-        "search --index docs",
-        "search --index docs --like 1 --hybrid",
-        "search --index docs --like 1 --rerank model",
-        "search --index docs x --filter [1]",
-        "encode --text-field embedding",
-        "evaluate mine --task sts",
-        "evaluate mine --task sts --data nowhere",
-        "evaluate mine --task retrieval --index a",
-        "evaluate mine --task retrieval --data . --index a --compare b",
-        "evaluate --task retrieval --data . --index a --index b --index c",
-        "evaluate mine --task sts --judgements a.txt",
-        "evaluate mine --task retrieval --judgements a.txt",
-        "evaluate --task retrieval",
-        "train quickstart",
-        "duplicates a.txt --write-field f",
-        "duplicates --index i --filter {",
-        'cluster a.txt --filter {"match_all":{}}',
-        "cluster --index docs --text-field body",
-        "duplicates a.txt --html none/a.html",
-        "duplicates a.txt --num-candidates 9",
-        "ingest --index docs a.txt --prune",
-        "ingest --index docs a.txt --dry-run 0",
-        "dashboards docs --tenant us",
-        "dashboards docs --kibana http://localhost:1 -o a",
-        "distill mine --layers 1 --texts empty.txt -o out",
-        "engine down no-such-engine --yes",
-        "export mine -o out --precision fp32,int4",
-        "export mine -o out --precision ,",
-        "serve --log-queries",
-        "serve --model one/name --also-model one/name",
-        "serve --embeddings-key-file missing",
-        "serve --search-log missing/searches.jsonl",
-        "model add none",
-        "encode a.txt --device gpu",
-        "encode a.txt --model ./no-such-model",
-        "encode a.txt --delimiter abc --format csv",
-        "encode a.txt --encoding no-such",
-        "search words --index docs --ca-certs no.pem --url https://localhost:1",
-        "search words --index docs --url http://localhost:1",
-        "ingest a.txt --index docs --delimiter ;",
-        "ingest a.txt --index docs --username me",
-        "ingest a.txt --index docs --max-errors many",
-        "ingest --index docs --retry a.txt --encoding utf-8",
-        "index create docs --url localhost",
-        "duplicates a.txt --text-field a --text-template {a}",
-        "export ./no-such-model -o out",
-        "train recipe.yaml --set stages -o out",
-        "train no-such-recipe -o out",
-        "serve --tls-key a.txt",
-        "serve --virtual-field a.b",
-        "serve --allowed-host a/b",
-        "engine up es9 --heap lots",
-        "engine up solr",
-    ],
-)
+@pytest.mark.parametrize("words", golden_messages())
 def test_commands_that_cannot_run_are_refused_with_the_reason(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ def assert_golden(engine_type: EngineType, name: str, body: Json) -> None:
 
 
 def golden_messages() -> dict[str, str]:
-    """Arguments of each refused command → what it writes to stderr, of messages.txt."""
+    """Arguments of each refused command → what it writes to stderr. A new command is a line in messages.txt."""
     blocks = (FOLDER / "messages.txt").read_text(encoding="utf-8").split("$ es-sbert ")[1:]
     return {name: text.strip() for name, _, text in (block.partition("\n") for block in blocks)}
 
