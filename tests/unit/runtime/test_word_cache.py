@@ -1,12 +1,13 @@
 """Token ids by word are those of the tokenizer."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from es_sbert.runtime import tokenizer as word_cache
-from es_sbert.runtime.tokenizer import WordCache, reads_words_alone
+from es_sbert.runtime import word_cache
+from es_sbert.runtime.word_cache import WordCache, reads_words_alone
 
 _VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghiß中σς.-#", "##a", "##b", "##é", "un", "##able"]
 
@@ -40,14 +41,38 @@ def test_ids_are_those_of_the_tokenizer(lowercase: bool, strip_accents: bool | N
         assert [row.tolist() for row in cache(texts)] == expected
 
 
-def test_cache_begins_anew_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_cache, "_MAX_WORDS", 3)
+@pytest.mark.parametrize(("before", "after"), [((2,), (3,)), ((), ()), ((2, 4), ())])
+def test_special_tokens_are_around_each_text(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    cache = WordCache(_tokenizer(), before, after)
+    for _ in range(2):
+        rows = [row.tolist() for row in cache(["a b", "", "a"])]
+        assert rows == [[*before, 5, 6, *after], [*before, *after], [*before, 5, *after]]
+
+
+def test_cache_forgets_words_that_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_cache, "_MAX_BYTES", 700)  # three words
     tokenizer = _tokenizer()
     cache = WordCache(tokenizer)
-    texts = ["a b", "b c d", "a e f g h", "b " + "a" * 33, "a b c"]
+    texts = ["a b", "b c d", "a e f g h", "b " + "a" * 33, *(f"a {'b' * n} {'c' * n}" for n in range(1, 40))]
     for text in texts:
         (row,) = cache([text])
         assert row.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
+        kept = cache._young | cache._old
+        assert len(kept) <= 11
+        assert "a" * 33 not in kept
+    assert "a" in kept  # in every text
+    assert "d" not in kept
+
+
+def test_threads_get_the_ids_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_cache, "_MAX_BYTES", 2000)
+    tokenizer = _tokenizer()
+    cache, choice = WordCache(tokenizer), random.Random(1)
+    texts = [" ".join("".join(choice.choices("abcdefg", k=2)) for _ in range(4)) for _ in range(400)]
+    expected = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    with ThreadPoolExecutor(8) as pool:
+        parts = list(pool.map(lambda start: cache(texts[start : start + 5]), range(0, 400, 5)))
+    assert [row.tolist() for part in parts for row in part] == expected
 
 
 def test_tokenizers_that_read_across_spaces_are_recognized() -> None:
