@@ -19,4 +19,4 @@ def raises(kind: type[E], setting: str | None, value: object = ANY) -> Iterator[
     """Expect an error about a setting, like `pytest.raises`."""
     with pytest.raises(kind) as raised:
         yield raised
-    assert (raised.value.setting, raised.value.value) == (setting, value), str(raised.value)
+    assert (setting, value) == (raised.value.setting, raised.value.value), str(raised.value)

@@ -155,12 +155,12 @@ def vector_lengths(vectors: Vectors) -> Float64Array:
         UsageError: a vector is zero, or holds a value that is not finite.
     """
     if vectors.ndim != 2:
-        raise UsageError(f"vectors have the shape {vectors.shape}", "Pass a two-dimensional array, one row per vector.")
+        raise UsageError(f"vectors have the shape {vectors.shape}", "Pass a two-dimensional array.").about("vectors")
     lengths: Float64Array = np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64))
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(bad):
         reason = f"vector {bad[0]} is zero or holds a value that is not finite, so it has no cosine with others"
-        raise UsageError(reason, "Leave such vectors out.")
+        raise UsageError(reason, "Leave such vectors out.").about("vectors")
     return lengths
 
 
@@ -175,7 +175,7 @@ def check_starts(starts: Int64Array | None, count: int) -> Int64Array | None:
     starts = np.asarray(starts, np.int64)
     rows = np.append(starts, count)
     if rows[0] != 0 or (np.diff(rows) < 1).any():
-        raise UsageError("starts do not ascend from 0", "Pass the row of each text's first vector.")
+        raise UsageError("starts do not ascend from 0", "Pass each text's first row.").about("starts", starts)
     return starts if len(starts) < count else None
 
 

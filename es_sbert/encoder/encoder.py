@@ -232,7 +232,7 @@ def check_one_model(options: ModelOptions) -> None:
         UsageError: both are.
     """
     if options.get("model") is not None and options.get("encoder") is not None:
-        raise UsageError("a model and an encoder cannot be combined", "Pass one of the two.")
+        raise UsageError("a model and an encoder cannot be combined", "Pass one of the two.").about("model")
 
 
 @contextmanager

@@ -187,7 +187,7 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
     elif text.startswith("bbq") and dimensions < BBQ_MIN_DIMENSIONS:
         problem = f"{text} needs at least {BBQ_MIN_DIMENSIONS} dimensions, but the model has {dimensions}"
     if problem is not None:
-        raise UsageError(problem, remedy)
+        raise UsageError(problem, remedy).about("index_type", text)
     return IndexType(text)
 
 

@@ -147,7 +147,7 @@ def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta |
         raise UsageError(
             f"the mapping does not name the text of {field}",
             f"Set {setting('vectors', [f'{field}={{FIELD}}'])}.",
-        )
+        ).about("vectors", field)
     return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
 
 

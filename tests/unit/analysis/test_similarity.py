@@ -14,6 +14,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from es_sbert.analysis import most_similar_pairs, pairs_above
 from es_sbert.analysis.similarity import SimilarPair
 from es_sbert.errors import UsageError
+from tests.raised import raises
 
 Floats = NDArray[np.float32]
 
@@ -88,18 +89,18 @@ def test_bounds_skip_no_pair(seed: int, dimensions: int, rank: int, k: int, min_
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"k": 0}, "`k` is 0"),
-        ({"block": 0}, "`block` is 0"),
-        ({"vectors": np.ones(3, np.float32)}, r"vectors have the shape \(3,\)"),
-        ({"min_cosine": 1.1}, "`min_cosine` is 1.1"),
-        ({"starts": np.array([0, 2, 2])}, "starts do not ascend from 0"),
-        ({"vectors": np.array([[1, 1], [0, 0]], np.float32)}, "vector 1 is zero"),
-        ({"vectors": np.array([[np.inf, 1], [1, 0]], np.float32)}, "vector 0 is zero or holds a value that is not"),
+        {"k": 0},
+        {"block": 0},
+        {"vectors": np.ones(3, np.float32)},
+        {"min_cosine": 1.1},
+        {"starts": np.array([0, 2, 2])},
+        {"vectors": np.array([[1, 1], [0, 0]], np.float32)},
+        {"vectors": np.array([[np.inf, 1], [1, 0]], np.float32)},
     ],
 )
-def test_invalid_arguments_are_rejected(change: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(change: dict[str, Any]) -> None:
     arguments = {"vectors": np.ones((3, 2), np.float32)} | change
-    with pytest.raises(UsageError, match=message):
+    with raises(UsageError, next(iter(change))):
         most_similar_pairs(**arguments)

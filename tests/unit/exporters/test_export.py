@@ -111,8 +111,8 @@ def test_non_bundle_folders_are_not_overwritten(model: SentenceModel, tmp_path: 
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, message in (("notes", "neither empty nor an es-sbert bundle"), ("file", "is a file")):
-        with pytest.raises(UsageError, match=message):
+    for name in ("notes", "file"):
+        with raises(UsageError, "output", tmp_path / name):
             export_bundle(model, tmp_path / name, BOTH)
     assert contents(tmp_path) == {"notes/mine.txt": b"mine", "file": b"mine"}
 

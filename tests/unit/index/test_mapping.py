@@ -187,7 +187,7 @@ def test_each_engine_takes_its_index_types(name: IndexType) -> None:
         if name in supported:
             assert parse_index_type(name, info, 384) is name
             continue
-        with pytest.raises(UsageError, match=f"does not support the index type {name}"):
+        with raises(UsageError, "index_type", name):
             parse_index_type(name, info, 384)
 
 

@@ -14,6 +14,7 @@ from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load_plan import plan_fields, plan_load, resolve_sources
+from tests.raised import raises
 from tests.unit.ingest.support import target
 
 STORED = {
@@ -47,21 +48,21 @@ def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, Ch
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "setting", "value"),
     [
-        ({"vectors": ("a={x}", "a={y}")}, "named twice"),
-        ({"vectors": ("a={x}",), "text_fields": ("a",)}, "`vectors` cannot be combined with `text_fields`"),
-        ({"vectors": ("unfilled",)}, "does not name the text of unfilled"),
-        ({"vectors": ("_a={x}",)}, "cannot be the name of a vector field"),
-        ({"text_fields": ("a",), "text_template": "{a}"}, "cannot be combined"),
-        ({"passage_overlap": 8}, "requires `passages`"),
-        ({"vector_field": "text"}, "text needs the field text, which is already in use"),
-        ({"vector_field": "v", "text_fields": ("v_meta.x",)}, "v needs the field v_meta"),
-        ({"vector_field": "key", "id_field": "key"}, "in use"),
+        ({"vectors": ("a={x}", "a={y}")}, "vectors", "a"),
+        ({"vectors": ("a={x}",), "text_fields": ("a",)}, "vectors", None),
+        ({"vectors": ("unfilled",)}, "vectors", "unfilled"),
+        ({"vectors": ("_a={x}",)}, "vector_field", "_a"),
+        ({"text_fields": ("a",), "text_template": "{a}"}, "text_template", "{a}"),
+        ({"passage_overlap": 8}, "passage_overlap", 8),
+        ({"vector_field": "text"}, "vector_field", "text"),
+        ({"vector_field": "v", "text_fields": ("v_meta.x",)}, "vector_field", "v"),
+        ({"vector_field": "key", "id_field": "key"}, "vector_field", "key"),
     ],
 )
-def test_conflicting_field_options_are_rejected(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_conflicting_field_options_are_rejected(options: dict[str, Any], setting: str, value: object) -> None:
+    with raises(UsageError, setting, value):
         planned(**options)
 
 

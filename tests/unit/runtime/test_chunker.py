@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import UsageError
 from es_sbert.runtime.tokenizer import SentenceTokenizer
+from tests.raised import raises
 from tests.tiny import WORDS, write_tiny_bert
 
 
@@ -69,11 +70,10 @@ def test_chunks_cover_the_text_within_the_token_limit(
 
 
 @pytest.mark.parametrize(
-    ("tokens", "overlap", "message"),
-    [(25, 0, "reads 24 tokens, not 25"), (2, 0, "hold no text"), (10, 8, "cannot share 8")],
+    ("tokens", "overlap", "setting"), [(25, 0, "passages"), (2, 0, "passages"), (10, 8, "passage_overlap")]
 )
 def test_invalid_chunk_rules_are_rejected(
-    tokenizer: SentenceTokenizer, tokens: int, overlap: int, message: str
+    tokenizer: SentenceTokenizer, tokens: int, overlap: int, setting: str
 ) -> None:
-    with pytest.raises(UsageError, match=message):
+    with raises(UsageError, setting):
         tokenizer.make_chunker(tokens, overlap)
