@@ -147,6 +147,13 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     """Address and credentials of the search engine. All nodes get the same credentials and TLS settings. Times are in
     seconds.
 
+    Usage:
+        ```python
+        settings = EngineSettings(url="http://localhost:9200", timeout=30)
+        with SemanticIndex("docs", settings) as index:
+            print(index.count())
+        ```
+
     Attributes:
         url: Address of the engine; several nodes of one cluster are separated by commas.
         api_key: Encoded API key (Elasticsearch).

@@ -56,23 +56,33 @@ from typing import Any, ClassVar, Self
 class EsSbertError(Exception):
     """Base of all errors that a user can fix.
 
-    Args:
-        message: The problem, naming the file, index, setting or address concerned. `es_sbert.messages.setting` spells
-            the settings in message and remedy.
-        remedy: Advice on what to do next.
-        setting: The keyword argument that is wrong; None if no single one is.
-        value: What was given for it.
+    Usage:
+        ```python
+        try:
+            SemanticIndex("no-such-index", "http://localhost:9200")
+        except EsSbertError as error:
+            print(error.code, error.message, error.remedy)
+        ```
 
     Attributes:
         code: The class in snake case, such as `index_missing`; it does not change with the words of the message.
+        message: The problem, naming the file, index, setting or address concerned.
+        remedy: Advice on what to do next.
+        setting: The keyword argument that is wrong; None if no single one is.
+        value: What was given for it.
     """
 
     code: ClassVar[str] = "es_sbert_error"
+    message: str
+    remedy: str
+    setting: str | None
+    value: object
 
     def __init_subclass__(cls) -> None:
         cls.code = re.sub(r"\B(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, message: str, remedy: str, *, setting: str | None = None, value: object = None) -> None:
+        """`es_sbert.messages.setting` spells the settings in message and remedy."""
         super().__init__(message)
         self.message = message
         self.remedy = remedy
@@ -197,11 +207,7 @@ class EngineTooOld(UnsupportedEngine):
 
 
 class RequestFailed(EngineError):
-    """The engine responded to a request with an error.
-
-    Args:
-        status: HTTP status code, or 0 when a connection broke.
-    """
+    """The engine responded to a request with an error."""
 
     def __init__(self, message: str, remedy: str, status: int = 0) -> None:
         super().__init__(message, remedy)
@@ -215,10 +221,11 @@ class PointInTimeLost(RequestFailed):
 class FeatureMissing(UnsupportedEngine, RequestFailed):
     """The engine was built without a module that the request needs.
 
-    Args:
-        status: HTTP status code of the engine's response.
+    Attributes:
         module: Name of the module, as `GET _nodes/plugins` lists it.
     """
+
+    module: str
 
     def __init__(self, message: str, remedy: str, status: int = 0, module: str = "") -> None:
         super().__init__(message, remedy, status)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
 def lazy_names(
-    package: str, names: Mapping[str, Sequence[str]], moved: Mapping[str, str] | None = None
+    package: str,
+    names: Mapping[str, str],
+    moved: Mapping[str, str] | None = None,
+    before: Callable[[], None] = lambda: None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Make a package's `__getattr__` and `__dir__`.
 
     Args:
         package: The package's `__name__`.
-        names: Module → its public names.
+        names: Module → its public names, separated by blanks.
         moved: Deprecated name → the public name that replaces it, with its package.
+        before: Called before a name is imported.
     """
     members = vars(sys.modules[package])
-    modules = {name: module for module, found in names.items() for name in found}
+    modules = {name: module for module, found in names.items() for name in found.split()}
 
     def get_name(name: str) -> object:
         """Import a public name when it is first used."""
@@ -29,6 +33,7 @@ def lazy_names(
             return getattr(import_module(place), new)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        before()
         value = members[name] = getattr(import_module(modules[name]), name)
         return value
 

@@ -183,6 +183,12 @@ class AdviceRequest(FrozenSettings):
 class SearchOptions(TypedDict, total=False):
     """Keyword arguments of a search; all may be left out.
 
+    Usage:
+        ```python
+        options: SearchOptions = {"min_cosine": 0.2, "source": ["title"]}
+        print(len(index.search("heavy rain", **options)))
+        ```
+
     Attributes:
         filter: Query that every hit must match, applied during the search.
         exact: Compare with every vector instead of searching the graph.
@@ -210,6 +216,12 @@ class SearchOptions(TypedDict, total=False):
 class HybridOptions(SearchOptions, total=False):
     """Keyword arguments of a hybrid search, in addition to those of any search; all may be left out.
 
+    Usage:
+        ```python
+        options: HybridOptions = {"weights": [2, 1], "lexical_fields": ["title"]}
+        print(len(index.hybrid("heavy rain", **options)))
+        ```
+
     Attributes:
         weights: Semantic and keyword weight; the default is measured, see docs/search.md.
         lexical_fields: Fields of the keyword query and of exact matches; by default those of the embedded text.
@@ -233,6 +245,12 @@ class RetryOptions(TypedDict, total=False):
 
 class AddOptions(RetryOptions, total=False):
     """Keyword arguments of `SemanticIndex.add` and `embed_missing`; all may be left out.
+
+    Usage:
+        ```python
+        options: AddOptions = {"dead_letters": "rejected.jsonl", "max_errors": "5%"}
+        report = index.add([{"_id": "2", "title": "Storms", "body": "What insurance covers."}], **options)
+        ```
 
     Attributes:
         dead_letters: File to which documents that cannot be loaded are appended, with the reason; by default they are
@@ -264,7 +282,7 @@ class AdaptSettings(FrozenSettings):
         held_out: Queries to compare the models with; at most a fifth of the pairs.
         negatives: Hard negatives per pair.
         ranks: First and last rank of the candidates for negatives, by kNN and by BM25.
-        margin: See `HardNegativesSpec`.
+        margin: Minimum difference between the cosines of a query with its document and with a negative.
         train_tokens: Maximum tokens of a text in training, from its beginning. More tokens take longer. The comparison
             and the tuned model read as many as before.
         epochs: Passes over the pairs.

@@ -21,16 +21,11 @@ if _TYPE_CHECKING:
     from es_sbert.ingest.read_texts import SkippedDocuments
 
 _NAMES = {
-    "es_sbert.analysis.clusters": ("Clustering", "TextCluster", "cluster_names", "cluster_texts"),
-    "es_sbert.analysis.duplicates": (
-        "DuplicateGroup",
-        "DuplicateSearchResult",
-        "duplicate_groups",
-        "search_duplicates",
-    ),
-    "es_sbert.analysis.similarity": ("SimilarPair", "most_similar_pairs", "pairs_above"),
-    "es_sbert.analysis.text_collection": ("DocumentVersion", "TextCollection", "read_index"),
-    "es_sbert.ingest.read_texts": ("SkippedDocuments",),
+    "es_sbert.analysis.clusters": "Clustering TextCluster cluster_names cluster_texts",
+    "es_sbert.analysis.duplicates": "DuplicateGroup DuplicateSearchResult duplicate_groups search_duplicates",
+    "es_sbert.analysis.similarity": "SimilarPair most_similar_pairs pairs_above",
+    "es_sbert.analysis.text_collection": "DocumentVersion TextCollection read_index",
+    "es_sbert.ingest.read_texts": "SkippedDocuments",
 }
 __all__ = [
     "Clustering", "DocumentVersion", "DuplicateGroup", "DuplicateSearchResult", "SimilarPair", "SkippedDocuments",

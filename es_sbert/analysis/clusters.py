@@ -52,9 +52,15 @@ ClusterCount = int | Literal["auto"]
 class TextCluster(NamedTuple):
     """Texts that belong together.
 
+    Usage:
+        ```python
+        largest = cluster_texts(vectors, k=2).clusters[0]
+        print([texts[member] for member in largest.members])
+        ```
+
     Attributes:
         members: Positions of the texts, most central first; ties are sorted by position.
-        cosines: Cosine of each member with the center, the mean of the members. Rounded to `DECIMALS` decimals.
+        cosines: Cosine of each member with the center, the mean of the members. Rounded to five decimals.
     """
 
     members: tuple[int, ...]
@@ -63,6 +69,12 @@ class TextCluster(NamedTuple):
 
 class Clustering(NamedTuple):
     """Clusters of a collection.
+
+    Usage:
+        ```python
+        found = cluster_texts(vectors, k=2)
+        print(len(found.clusters), found.silhouette)
+        ```
 
     Attributes:
         clusters: The clusters, largest first; clusters of equal size are sorted by their lowest member.
@@ -74,14 +86,20 @@ class Clustering(NamedTuple):
 
 
 def cluster_texts(vectors: Vectors, *, k: ClusterCount = "auto", starts: Int64Array | None = None) -> Clustering:
-    """Cluster the texts of a collection around k means; in mini-batches if there are more than `KMEANS_TEXTS` texts.
+    """Cluster the texts of a collection around k means; in mini-batches if there are more than 50,000 texts.
+
+    Usage:
+        ```python
+        for cluster in cluster_texts(vectors, k=2).clusters:
+            print(texts[cluster.members[0]])
+        ```
 
     The result is the same for the same arguments. Mini-batches may find fewer than k clusters.
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
-        k: Number of clusters. `auto` is the smallest of `AUTO_CANDIDATES` with the greatest mean cosine silhouette.
-            They are tried on `AUTO_TEXTS` texts at most.
+        k: Number of clusters. `auto` is the smallest of 30 numbers from 2 to 200 with the greatest mean cosine
+            silhouette. They are tried on 5,000 texts at most.
         starts: Row of each text's first vector, ascending from 0, if texts have several vectors. *Shape:* ``(texts,)``.
 
     Raises:
@@ -249,6 +267,12 @@ _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")
 
 def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
+
+    Usage:
+        ```python
+        found = cluster_texts(vectors, k=2)
+        print(cluster_names(texts, found))
+        ```
 
     Words are in lower case. They may contain hyphens; an apostrophe separates words. Numbers and single letters are
     left out. Words that are less than twice as frequent in the cluster as outside are used only if there are too few

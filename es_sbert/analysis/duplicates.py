@@ -15,19 +15,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from es_sbert.analysis.similarity import COSINE_RANGE, Int64Array, pair_cosines, pairs_above
 from es_sbert.analysis.text_collection import OnProgress, TextCollection, TextCollectionBuilder
-from es_sbert.arguments import check_range
+from es_sbert.arguments import check_arguments, check_range
 from es_sbert.batched import batched
+from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.engines.connect import connected
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import Retrier, without_retries
+from es_sbert.engines.retry import Retrier, retry_for
 from es_sbert.errors import OutputError, UsageError, require_extra
 from es_sbert.index.document_vectors import doc_value_request
 from es_sbert.index.index_summary import count_vectors
@@ -35,7 +37,11 @@ from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
 from es_sbert.messages import pluralize, setting, size_text
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
+from es_sbert.settings import Seconds
 from es_sbert.vectors import Vectors
+
+if TYPE_CHECKING:
+    from es_sbert.engines.connect import EngineOrClient
 
 DEFAULT_MIN_COSINE = 0.95
 # Vectors up to this total size (700,000 of 384 dimensions) are compared in memory, which takes three times as much.
@@ -62,6 +68,12 @@ KeyedVectors = tuple[DocumentKey, Vectors]
 class DuplicateGroup(NamedTuple):
     """Texts that say nearly the same.
 
+    Usage:
+        ```python
+        for group in duplicate_groups(vectors, 0.95):
+            print("keep", texts[group.kept], "of", len(group.members))
+        ```
+
     Attributes:
         kept: Position of the text to keep.
         members: Positions of all texts of the group, the kept one included, ascending.
@@ -76,6 +88,12 @@ class DuplicateGroup(NamedTuple):
 @dataclass(frozen=True)
 class DuplicateSearchResult:
     """The near-duplicates of an index.
+
+    Usage:
+        ```python
+        found = search_duplicates("docs", "http://localhost:9200")
+        print(len(found.groups), "groups of", found.compared, "documents")
+        ```
 
     Attributes:
         texts: The documents that have a near-duplicate, sorted by id.
@@ -96,6 +114,11 @@ def duplicate_groups(
     block: int = 2048,
 ) -> list[DuplicateGroup]:
     """Group the near-duplicates of a collection with an exact search.
+
+    Usage:
+        ```python
+        print([group.members for group in duplicate_groups(vectors, 0.9)])
+        ```
 
     Two texts are near-duplicates if their cosine is not below the threshold. A group holds all texts that a chain of
     near-duplicates connects (single linkage), and its first text is kept. Texts without near-duplicates are not in any
@@ -127,30 +150,37 @@ def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | No
     return 4 * count_vectors(engine, index, vector, filter) * vector.meta.dimensions <= EXACT_BYTES
 
 
+@check_arguments
 def search_duplicates(
-    engine: Engine,
     index: str,
-    vector_field: str,
+    engine: EngineOrClient = None,
+    vector_field: str = DEFAULT_VECTOR_FIELD,
     min_cosine: float = DEFAULT_MIN_COSINE,
     *,
     filter: Json | None = None,
     num_candidates: int | None = None,
     fields: Sequence[str] = (),
     on_progress: OnProgress = lambda done, total: None,
-    retrying: Retrier = without_retries,
+    retry_seconds: Seconds = 0.0,
 ) -> DuplicateSearchResult:
     """Find the near-duplicates of an index by its kNN search.
 
+    Usage:
+        ```python
+        found = search_duplicates("docs", "http://localhost:9200", min_cosine=0.9)
+        print([found.texts.ids[group.kept] for group in found.groups])
+        ```
+
     Args:
-        engine: The engine to use.
         index: Index or alias.
+        engine: As for `SemanticIndex`.
         vector_field: Field that holds the vectors.
         min_cosine: Documents with at least this cosine are near-duplicates.
         filter: Query that every document must match; None for all documents.
         num_candidates: Number of vectors that each shard considers in a search; None for the default of searches.
         fields: Additional document fields to read.
         on_progress: Called with the number of documents compared so far and the total.
-        retrying: Retries each request.
+        retry_seconds: Seconds for which requests are retried if the engine is overloaded or does not respond.
 
     Returns:
         The groups; the document with the lowest id of each is kept.
@@ -167,9 +197,10 @@ def search_duplicates(
     check_range("min_cosine", min_cosine, COSINE_RANGE)
     require_extra("analysis", "scipy")
     # A temporary file: there are as many rows as different vectors.
-    with closing(sqlite3.connect("", isolation_level=None)) as firsts:
+    temporary, retrying = sqlite3.connect("", isolation_level=None), retry_for(retry_seconds)
+    with closing(temporary) as firsts, connected(engine, retry_seconds) as opened:
         try:
-            search = _DuplicateSearch(engine, index, vector_field, min_cosine, filter, num_candidates, retrying, firsts)
+            search = _DuplicateSearch(opened, index, vector_field, min_cosine, filter, num_candidates, retrying, firsts)
             return search.run(fields, on_progress)
         except sqlite3.Error as error:
             raise OutputError(

@@ -57,9 +57,15 @@ _LENGTH_SLACK = 1e-5
 class SimilarPair(NamedTuple):
     """Two texts and their cosine.
 
+    Usage:
+        ```python
+        pair = most_similar_pairs(vectors)[0]
+        print(texts[pair.first], texts[pair.second], pair.cosine)
+        ```
+
     Attributes:
         first, second: Positions of the texts, from 0; the first comes before the second.
-        cosine: Rounded to `DECIMALS` decimals.
+        cosine: Rounded to five decimals.
     """
 
     first: int
@@ -76,6 +82,11 @@ def most_similar_pairs(
     block: int = _BLOCK,
 ) -> list[SimilarPair]:
     """Find the k most similar pairs of texts of one collection, the most similar first.
+
+    Usage:
+        ```python
+        print([pair.cosine for pair in most_similar_pairs(vectors, k=3)])
+        ```
 
     Equal to computing all n(n-1)/2 cosines and sorting them, in memory that grows with n and not with n². Pairs with
     equal cosines are ordered by their first, then by their second position.
@@ -99,6 +110,12 @@ def pairs_above(
     vectors: Vectors, min_cosine: float, *, starts: Int64Array | None = None, block: int = _BLOCK
 ) -> Iterator[PairArrays]:
     """Find all pairs of one collection whose cosine is not below a threshold, block by block.
+
+    Usage:
+        ```python
+        for first, second, cosines in pairs_above(vectors, 0.9):
+            print(len(cosines))
+        ```
 
     There may be n² pairs, so they are never all in memory.
 

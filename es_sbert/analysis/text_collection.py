@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.arguments import check_arguments
+from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Engine, document_key
+from es_sbert.engines.connect import connected
+from es_sbert.engines.engine import DocumentKey, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import Retrier, without_retries
+from es_sbert.engines.retry import retry_for
 from es_sbert.index.document_vectors import doc_value_request, hit_vectors, read_document_meta
 from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_path
 from es_sbert.index.text_template import (
@@ -24,7 +27,11 @@ from es_sbert.index.text_template import (
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.ingest.read_texts import SkippedDocuments, read_file_texts
 from es_sbert.io.file_formats import FileOptions
+from es_sbert.settings import Seconds
 from es_sbert.vectors import Vectors
+
+if TYPE_CHECKING:
+    from es_sbert.engines.connect import EngineOrClient
 
 # Number of documents of the index to read in one request; with their vectors they take a few megabytes.
 _PAGE = 500
@@ -34,6 +41,12 @@ OnProgress = Callable[[int, int], None]
 
 class DocumentVersion(NamedTuple):
     """The version of a document in an index.
+
+    Usage:
+        ```python
+        collection = read_index("docs", "http://localhost:9200")
+        print(collection.ids[0], collection.versions[0].sequence)
+        ```
 
     Attributes:
         routing: The custom routing value, or None.
@@ -48,6 +61,12 @@ class DocumentVersion(NamedTuple):
 @dataclass(frozen=True, repr=False)
 class TextCollection:
     """Texts with their embeddings.
+
+    Usage:
+        ```python
+        collection = read_index("docs", "http://localhost:9200")
+        print(len(collection), collection.texts[0], collection.vectors.shape)
+        ```
 
     Attributes:
         ids: Id of each text, or `FILE:LINE`.
@@ -124,29 +143,36 @@ def read_files(
     return TextCollection(read.ids, texts, vectors, starts, read.skipped, model=model)
 
 
+@check_arguments
 def read_index(
-    engine: Engine,
     index: str,
-    vector_field: str,
+    engine: EngineOrClient = None,
+    vector_field: str = DEFAULT_VECTOR_FIELD,
     *,
     filter: Json | None = None,
     fields: Sequence[str] = (),
     on_progress: OnProgress = lambda done, total: None,
-    retrying: Retrier = without_retries,
+    retry_seconds: Seconds = 0.0,
 ) -> TextCollection:
     """Read the vectors of an index and the texts that they were made from, sorted by id.
 
-    The index is read with `scan_index`. Documents without a vector, or with a vector of a model other than the
+    Usage:
+        ```python
+        collection = read_index("docs", "http://localhost:9200", fields=["title"])
+        print(collection.values[0]["title"])
+        ```
+
+    Documents without a vector, or with a vector of a model other than the
     field's, are left out and counted.
 
     Args:
-        engine: The engine.
         index: Index or alias. The filter of an alias applies.
+        engine: As for `SemanticIndex`.
         vector_field: Field that holds the vectors.
         filter: Query that every document must match; None reads all.
         fields: Further fields of each document to keep.
         on_progress: Called with the number of documents read, and of all documents.
-        retrying: Retries each request.
+        retry_seconds: Seconds for which requests are retried if the engine is overloaded or does not respond.
 
     Raises:
         IndexMissing: the index does not exist.
@@ -154,24 +180,26 @@ def read_index(
             was read.
         EngineError: the engine failed.
     """
-    state = retrying(lambda: require_index(engine, index))
-    field = vector_field_from_state(engine, state, vector_field)
-    reader, extra = TextCollectionBuilder(field, fields), doc_value_request(engine.info.engine_type, [field])
-    query, size = reader.query(filter), min(_PAGE, state.result_window)
-    total, done = retrying(lambda: engine.count(index, query)), 0
-    for _, hits, is_rewritten in scan_index(
-        engine,
-        index,
-        query=query,
-        source_includes=reader.includes,
-        page=size,
-        vectors=True,
-        extra=extra,
-        retrying=retrying,
-    ):
-        reader.add(reader.without_added(hits) if is_rewritten else hits)
-        done += len(hits)
-        on_progress(done, max(done, total))
+    retrying = retry_for(retry_seconds)
+    with connected(engine, retry_seconds) as opened:
+        state = retrying(lambda: require_index(opened, index))
+        field = vector_field_from_state(opened, state, vector_field)
+        reader, extra = TextCollectionBuilder(field, fields), doc_value_request(opened.info.engine_type, [field])
+        query, size = reader.query(filter), min(_PAGE, state.result_window)
+        total, done = retrying(lambda: opened.count(index, query)), 0
+        for _, hits, is_rewritten in scan_index(
+            opened,
+            index,
+            query=query,
+            source_includes=reader.includes,
+            page=size,
+            vectors=True,
+            extra=extra,
+            retrying=retrying,
+        ):
+            reader.add(reader.without_added(hits) if is_rewritten else hits)
+            done += len(hits)
+            on_progress(done, max(done, total))
     # Engines return documents in any order.
     return reader.collection().sorted_by_id()
 

@@ -38,6 +38,12 @@ class DifferenceCause(StrEnum):
 class ParityReport(BaseModel, frozen=True):
     """Comparison of a variant's vectors with those of the reference implementation.
 
+    Usage:
+        ```python
+        parity = export_model("all-MiniLM-L6-v2", "exported", ["fp32"]).variants["fp32"].parity
+        print(parity)
+        ```
+
     Attributes:
         reference: Library that computed the reference, with version (`transformers 5.23.0`, `numpy 2.4.6`).
         sentences: Number of sentences compared.
@@ -91,6 +97,12 @@ class GraphFile(BaseModel, frozen=True):
 class EncoderVariant(GraphFile, frozen=True):
     """A variant of a sentence encoder.
 
+    Usage:
+        ```python
+        variant = export_model("all-MiniLM-L6-v2", "exported", ["fp32"]).variants["fp32"]
+        print(variant.file, variant.precision, variant.runtime)
+        ```
+
     Attributes:
         attention: `plain`, or for CUDA `packed` (without padding) or `fused`; `traced` if torch's exporter wrote it.
         parity: Its parity report; None if it can only be measured on a device that the exporting machine lacked.
@@ -102,6 +114,12 @@ class EncoderVariant(GraphFile, frozen=True):
 
 class EncoderManifest(BaseModel, frozen=True):
     """Contents of `es_sbert.json`.
+
+    Usage:
+        ```python
+        manifest = export_model("all-MiniLM-L6-v2", "exported", ["fp32"])
+        print(manifest.fingerprint, list(manifest.variants))
+        ```
 
     Class attributes:
         FILE_NAME: Name of the file.
@@ -137,6 +155,12 @@ class EncoderManifest(BaseModel, frozen=True):
 class ScoreParityReport(BaseModel, frozen=True):
     """Comparison of a variant's outputs with those of the reference implementation.
 
+    Usage:
+        ```python
+        parity = export_model("my-cross-encoder", "my-reranker", ["fp32"]).variants["fp32"].parity
+        print(parity)
+        ```
+
     Differences are measured per label, in standard deviations of the reference's outputs over the pairs, so they do not
     depend on the range of a model's outputs.
 
@@ -163,6 +187,12 @@ class ScoreParityReport(BaseModel, frozen=True):
 class RerankerVariant(GraphFile, frozen=True):
     """A variant of an exported cross-encoder.
 
+    Usage:
+        ```python
+        variant = export_model("my-cross-encoder", "my-reranker", ["fp32"]).variants["fp32"]
+        print(variant.file, variant.precision, variant.runtime)
+        ```
+
     Attributes:
         parity: Its parity report; None if it can only be measured on a device that the exporting machine lacked.
     """
@@ -188,6 +218,12 @@ class PairFormat(BaseModel, frozen=True):
 
 class RerankerManifest(BaseModel, frozen=True):
     """Contents of `es_sbert_reranker.json`.
+
+    Usage:
+        ```python
+        manifest = export_model("my-cross-encoder", "my-reranker", ["fp32"])
+        print(manifest.fingerprint, list(manifest.variants))
+        ```
 
     Class attributes: As in `EncoderManifest`.
 

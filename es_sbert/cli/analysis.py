@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from es_sbert.analysis.html_report import ReportGroup
     from es_sbert.analysis.text_collection import OnProgress, TextCollection
     from es_sbert.engines.rest import Json
-    from es_sbert.engines.retry import Retrier
 
 # Characters of a text that are shown on the terminal.
 _EXCERPT_CHARACTERS = 200
@@ -110,10 +109,9 @@ def read_texts(files: Sequence[str], options: Mapping[str, Any], fields: Sequenc
     from es_sbert.encoder.encoder import Encoder, report_warnings
 
     if options["index"] is not None:
-        names, filter = (options["index"], options["vector_field"]), options["filter"]
+        reading = shared.select_options(options, ("vector_field", "filter", "retry_seconds"))
         with shared.open_engine(options) as engine, progress_meter() as show:
-            retrying = engine_retrier(options)
-            found = read_index(engine, *names, filter=filter, fields=fields, on_progress=show, retrying=retrying)
+            found = read_index(options["index"], engine, fields=fields, on_progress=show, **reading)
     else:
         reading = {**file_reading(options), "id_field": options["id_field"]}
         with Encoder(report=log_message, **shared.encoder_arguments(options)) as encoder:
@@ -147,18 +145,6 @@ def progress_meter() -> Iterator[OnProgress]:
     tracker = ProgressTracker()
     with closing(choose_meter(sys.stderr, quiet=False, events=is_json_logging())) as meter:
         yield lambda done, total: meter.show(tracker.snapshot(done, done, done / total if total else None))
-
-
-def engine_retrier(options: Mapping[str, Any]) -> Retrier:
-    """Return a retrier that retries requests for --retry-seconds and logs each wait."""
-    from es_sbert.engines.retry import RetryPolicy, make_retrier
-
-    return make_retrier(RetryPolicy(options["retry_seconds"]), log_wait)
-
-
-def log_wait(reason: str) -> None:
-    """Log that a request is retried."""
-    log_message(f"waiting for the engine: {reason}")
 
 
 def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,7 +247,7 @@ def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
         AccessDenied: the user may not write to the index.
         VectorIndexError, EngineError: see `FieldWriter`.
     """
-    from es_sbert.engines.retry import RetryPolicy
+    from es_sbert.engines.retry import RetryPolicy, log_wait, retry_for
     from es_sbert.index.privileges import LOAD, require_privileges
 
     index, field = options["index"], options["write_field"]
@@ -273,9 +259,9 @@ def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
     from es_sbert.analysis.field_writer import FieldWriter
 
     with shared.open_engine(options) as engine:
-        engine_retrier(options)(lambda: require_privileges(engine, index, LOAD))
-        policy, on_wait = RetryPolicy(options["retry_seconds"]), log_wait
-        writer = FieldWriter(engine, index, options["vector_field"], field, policy=policy, on_wait=on_wait)
+        retry_for(options["retry_seconds"])(lambda: require_privileges(engine, index, LOAD))
+        policy = RetryPolicy(options["retry_seconds"])
+        writer = FieldWriter(engine, index, options["vector_field"], field, policy=policy, on_wait=log_wait)
         writer.check_owner()
         yield writer
 

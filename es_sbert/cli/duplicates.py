@@ -12,7 +12,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import analysis
-from es_sbert.cli.options import FiniteFloatRange, IntegerRange, open_engine
+from es_sbert.cli.options import FiniteFloatRange, IntegerRange, open_engine, select_options
 from es_sbert.errors import UsageError
 from es_sbert.messages import log_message, pluralize
 
@@ -101,6 +101,7 @@ def _uses_knn(options: dict[str, Any]) -> bool:
         EngineError: the engine failed.
     """
     from es_sbert.analysis.duplicates import fits_memory
+    from es_sbert.engines.retry import retry_for
 
     index, is_requested = options["index"], options["num_candidates"] is not None
     if index is None and is_requested:
@@ -111,7 +112,7 @@ def _uses_knn(options: dict[str, Any]) -> bool:
     if index is None or is_requested:
         return is_requested
     with open_engine(options) as engine:
-        filter, retrying = options["filter"], analysis.engine_retrier(options)
+        filter, retrying = options["filter"], retry_for(options["retry_seconds"])
         return not retrying(lambda: fits_memory(engine, index, options["vector_field"], filter))
 
 
@@ -121,15 +122,12 @@ def _search_by_knn(min_cosine: float, fields: Sequence[str], options: dict[str, 
 
     with open_engine(options) as engine, analysis.progress_meter() as show:
         found = search_duplicates(
-            engine,
             options["index"],
-            options["vector_field"],
-            min_cosine,
-            filter=options["filter"],
-            num_candidates=options["num_candidates"],
+            engine,
+            min_cosine=min_cosine,
             fields=fields,
             on_progress=show,
-            retrying=analysis.engine_retrier(options),
+            **select_options(options, ("vector_field", "filter", "num_candidates", "retry_seconds")),
         )
     for line in found.texts.skipped.lines():
         log_message(line)

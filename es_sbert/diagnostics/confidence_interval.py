@@ -25,6 +25,12 @@ _BLOCK_VALUES = 1 << 20
 class ConfidenceInterval:
     """A mean with its 95 % confidence interval.
 
+    Usage:
+        ```python
+        recall = calibrate_index("docs", "http://localhost:9200").recommended.row.recall
+        print(recall.low, recall.mean, recall.high)
+        ```
+
     Attributes:
         mean: The mean, between 0 and 1.
         low, high: Ends of the interval.

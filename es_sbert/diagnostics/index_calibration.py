@@ -155,6 +155,12 @@ class CosineSample:
 class ThresholdRow:
     """The effect of one minimum cosine.
 
+    Usage:
+        ```python
+        for row in calibrate_index("docs", "http://localhost:9200").rows:
+            print(row.min_cosine, row.recall.mean, row.unrelated.mean)
+        ```
+
     Attributes:
         min_cosine: The value.
         recall: Share of the relevant documents that reach it, averaged over queries.
@@ -169,6 +175,12 @@ class ThresholdRow:
 @dataclass(frozen=True)
 class CosineRecommendation:
     """The largest minimum cosine that keeps enough relevant documents.
+
+    Usage:
+        ```python
+        recommended = calibrate_index("docs", "http://localhost:9200").recommended
+        print(recommended.row.min_cosine, recommended.low, recommended.high)
+        ```
 
     Attributes:
         row: The value and its effect.
@@ -189,6 +201,12 @@ class CosineRecommendation:
 @dataclass(frozen=True)
 class Calibration:
     """The results of a calibration.
+
+    Usage:
+        ```python
+        calibration = calibrate_index("docs", "http://localhost:9200")
+        print(calibration.sample, len(calibration.queries), calibration.as_json()["recommended"])
+        ```
 
     Attributes:
         index, field, model: The index and the field that are searched, and the model of the field.
@@ -651,7 +669,7 @@ def calibrate_index(index: str, engine: EngineOrClient = None, **options: Unpack
 
     Usage:
         ```python
-        print(calibrate_index("docs", "http://localhost:9200", save=True).recommended.row.min_cosine)
+        print(calibrate_index("docs", "http://localhost:9200").recommended.row.min_cosine)
         ```
 
     Args:

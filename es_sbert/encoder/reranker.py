@@ -32,6 +32,12 @@ _MAX_BATCH_TOKENS = 32_768
 class RankedText(TypedDict):
     """A text in the result of `Reranker.rank`.
 
+    Usage:
+        ```python
+        best = reranker.rank("how do magnets work", ["Iron in a field.", "A cat sleeps."])[0]
+        print(best["corpus_id"], best["score"])
+        ```
+
     Attributes:
         corpus_id: Position of the text in the given list.
         score: Score of the text for the query.
@@ -44,6 +50,12 @@ class RankedText(TypedDict):
 @dataclass(frozen=True)
 class PairScores:
     """Scores in the order of the pairs.
+
+    Usage:
+        ```python
+        scored = reranker.score_pairs(["how do magnets work"], ["Iron in a field."])
+        print(scored.scores, scored.truncated)
+        ```
 
     Attributes:
         scores: *Shape:* ``(pairs,)`` float32.
@@ -104,6 +116,10 @@ class Reranker(OpenedModel):
         DeviceError: the requested device cannot be used.
         UsageError: the device, precision or runtime is invalid, or they cannot be combined.
     """
+
+    name: str
+    labels: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     @check_arguments
     def __init__(

@@ -42,9 +42,15 @@ _STATIC_BATCH_TOKENS = 16_384
 class EncodeResult:
     """Sentence vectors in the order of the texts.
 
+    Usage:
+        ```python
+        for part in encoder.encode_stream(texts):
+            print(part.vectors.shape, part.tokens.sum(), part.truncated.any())
+        ```
+
     Attributes:
         vectors: *Shape:* ``(texts, dimensions)`` float32.
-        tokens: *Shape:* ``(texts,)`` int64, tokens before truncation, as in `TokenizedTexts`.
+        tokens: *Shape:* ``(texts,)`` int64, tokens before truncation, with special tokens and the prompt.
         truncated: *Shape:* ``(texts,)`` bool.
     """
 
@@ -56,6 +62,11 @@ class EncodeResult:
 @dataclass(frozen=True)
 class EncoderInfo:
     """The model, variant and device in use, for summaries.
+
+    Usage:
+        ```python
+        print(encoder.info.model, encoder.info.dimensions, encoder.info.device, encoder.info.warnings)
+        ```
 
     Attributes:
         model, fingerprint, dimensions, max_tokens: Properties of the model.

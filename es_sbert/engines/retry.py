@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from es_sbert.engines.error_mapping import is_transient_failure
 from es_sbert.errors import EngineError, EngineUnreachable, HostUnknown, RequestFailed, TlsFailed
-from es_sbert.messages import log_event, setting
+from es_sbert.messages import log_event, log_message, setting
 
 T = TypeVar("T")
 
@@ -101,6 +101,16 @@ def make_retrier(
         stop_retrying: See `Backoff`.
     """
     return lambda call: with_retries(call, policy, stop_retrying, lambda error: on_wait(error.message))
+
+
+def log_wait(reason: str) -> None:
+    """Log that a request is retried."""
+    log_message(f"waiting for the engine: {reason}")
+
+
+def retry_for(seconds: float) -> Retrier:
+    """Make a `Retrier` that logs each wait; with 0 seconds, it does not retry."""
+    return make_retrier(RetryPolicy(seconds), log_wait) if seconds else without_retries
 
 
 def with_retries(

@@ -37,6 +37,12 @@ def versions() -> dict[str, str]:
 class ReportRow:
     """Figures of one data set, or of a part of it.
 
+    Usage:
+        ```python
+        for row in evaluate_model("all-MiniLM-L6-v2", "sts", "data").rows:
+            print(row.data, row.figures)
+        ```
+
     Attributes:
         data: Name of the data set.
         part: The measured part of the data set, or the method: `all`, `in memory`, `10 folds`, …
@@ -57,6 +63,12 @@ class ReportRow:
 @dataclass(frozen=True)
 class EvaluationReport:
     """Results of one model on one task.
+
+    Usage:
+        ```python
+        report = evaluate_model("all-MiniLM-L6-v2", "sts", "data")
+        print(report.model, report.versions, report.as_json())
+        ```
 
     Attributes:
         task: The task.

@@ -45,6 +45,12 @@ _Judgement = tuple[int, Any, Any, Any]
 class LabeledQuery:
     """A text to search for, and its relevant documents.
 
+    Usage:
+        ```python
+        queries = [LabeledQuery("storms", ("doc2",))]
+        print(calibrate_index("docs", "http://localhost:9200", queries=queries).rows)
+        ```
+
     Attributes:
         text: The query.
         ids: Ids of the documents that are relevant to it, at least one, each once.

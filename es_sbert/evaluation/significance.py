@@ -36,7 +36,14 @@ _ROUNDING = 1e-12
 
 
 class Verdict(StrEnum):
-    """The result of the test for the first system."""
+    """The result of the test for the first system.
+
+    Usage:
+        ```python
+        result = adapt_model("docs", "docs-tuned", "http://localhost:9200")
+        print(result.comparison.verdict is Verdict.BETTER)
+        ```
+    """
 
     BETTER = "better"
     WORSE = "worse"
@@ -46,6 +53,12 @@ class Verdict(StrEnum):
 @dataclass(frozen=True)
 class PairedDifference:
     """The comparison of two systems on the same queries.
+
+    Usage:
+        ```python
+        ndcg = adapt_model("docs", "docs-tuned", "http://localhost:9200").comparison.ndcg
+        print(ndcg.difference, ndcg.low, ndcg.high)
+        ```
 
     Attributes:
         queries: Number of queries.

@@ -276,6 +276,13 @@ class ComparedDocument(NamedTuple):
 class MetadataCounts:
     """Results for the documents that had a vector but no metadata.
 
+    Usage:
+        ```python
+        written = adopt_vectors("docs", "http://localhost:9200", model="my-model").written
+        if written is not None:
+            print(written.adopted, written.refused)
+        ```
+
     Attributes:
         adopted: Documents whose metadata now names the model.
         without_text: Documents without a text, or with a value other than a string in it.
@@ -292,6 +299,12 @@ class MetadataCounts:
 @dataclass
 class AdoptionReport:
     """The results of an adoption.
+
+    Usage:
+        ```python
+        report = adopt_vectors("docs", "http://localhost:9200", model="my-model", dry_run=True)
+        print(report.is_accepted, report.without_metadata)
+        ```
 
     Attributes:
         index, field: The index and the vector field.

@@ -33,6 +33,12 @@ META_KEY = "es_sbert"
 class ChunkRules(BaseModel):
     """Rules for splitting long texts into passages, each with its own vector.
 
+    Usage:
+        ```python
+        passages = index.field.meta.passages
+        print("one vector per document" if passages is None else passages.tokens)
+        ```
+
     Attributes:
         tokens: Maximum number of tokens of a passage as the model reads it, prompt and special tokens included.
         overlap: Maximum number of tokens at the end of a passage that are repeated at the beginning of the next one.
@@ -69,6 +75,12 @@ class ChunkRules(BaseModel):
 
 class VectorFieldMeta(BaseModel):
     """`_meta.es_sbert.fields.<vector field>`: which model fills the field, and from what text.
+
+    Usage:
+        ```python
+        meta = index.field.meta
+        print(meta.model, meta.dimensions, meta.index_type, meta.text)
+        ```
 
     Attributes:
         fingerprint: Fingerprint of the model; ingest and search refuse any other.

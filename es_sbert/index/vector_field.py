@@ -74,6 +74,11 @@ class FieldOutcome(StrEnum):
 class VectorField:
     """A vector field that a model can use.
 
+    Usage:
+        ```python
+        print(index.field.index, index.field.name)
+        ```
+
     Attributes:
         index: The concrete index, even if an alias was given.
         name: The field.

@@ -412,6 +412,12 @@ def _json_remedy(first: FirstRecords) -> str:
 class TextPreview(BaseModel, frozen=True):
     """A text as it would be embedded.
 
+    Usage:
+        ```python
+        for document in preview_files("docs", "docs.jsonl.gz", "http://localhost:9200").documents:
+            print([text.tokens for text in document.texts])
+        ```
+
     Attributes:
         vector_field: The field that would get its vector.
         text: The text that the model reads, without the prompt.
@@ -429,6 +435,12 @@ class TextPreview(BaseModel, frozen=True):
 
 class DocumentPreview(BaseModel, frozen=True):
     """A document as it would be loaded.
+
+    Usage:
+        ```python
+        for document in preview_files("docs", "docs.jsonl.gz", "http://localhost:9200").documents:
+            print(document.id, document.problem)
+        ```
 
     Attributes:
         id: Its id; None if it is unknown.
@@ -462,6 +474,12 @@ class DocumentPreview(BaseModel, frozen=True):
 
 class DryRun(BaseModel, frozen=True):
     """A preview of a load.
+
+    Usage:
+        ```python
+        preview = preview_files("docs", "docs.jsonl.gz", "http://localhost:9200")
+        print(preview.model, preview.creates_index, preview.warnings)
+        ```
 
     Attributes:
         index, engine: The target of the load.

@@ -151,6 +151,12 @@ def preview_files(
 ) -> DryRun:
     """Return the texts of the first documents as `load_files` would embed them; nothing is written.
 
+    Usage:
+        ```python
+        for line in preview_files("docs", "docs.jsonl.gz", "http://localhost:9200", count=3).lines():
+            print(line)
+        ```
+
     Args:
         index, files, engine, options: As for `load_files`.
         count: Number of documents.

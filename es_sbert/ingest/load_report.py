@@ -31,6 +31,12 @@ _ENCODER_FIELDS = (
 class SkippedCounts(BaseModel, frozen=True):
     """Documents left out on purpose.
 
+    Usage:
+        ```python
+        report = index.add([{"_id": "1", "title": "Rain", "body": "Where it falls."}] * 2)
+        print(report.skipped.duplicate)  # 1
+        ```
+
     Attributes:
         empty: Without text, so without a vector.
         duplicate: Documents that were read before in the same load.
@@ -48,6 +54,12 @@ class SkippedCounts(BaseModel, frozen=True):
 class ConcurrentChanges(BaseModel, frozen=True):
     """Changes by other programs during a load, which another run of the load would undo.
 
+    Usage:
+        ```python
+        report = index.embed_missing()
+        print(report.concurrent.changed)
+        ```
+
     Attributes:
         deleted: Documents that the load wrote or found unchanged and that have been deleted since then.
         changed: Documents that the load wrote or found unchanged and that have been written since then: they have no
@@ -63,6 +75,12 @@ class ConcurrentChanges(BaseModel, frozen=True):
 
 class LoadReport(BaseModel, frozen=True):
     """A load's result; `read` is the sum of indexed, updated, unchanged, skipped, dead and left.
+
+    Usage:
+        ```python
+        report = index.add([{"_id": "1", "title": "Rain", "body": "Where it falls."}])
+        print(report.indexed, report.unchanged, report.rejected, report.stopped)
+        ```
 
     Attributes:
         index, engine: Target of the documents.

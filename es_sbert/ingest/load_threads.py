@@ -62,6 +62,13 @@ class EngineWait:
 class LoadControl:
     """Stops a load at one of three levels, each of which includes the ones before it. Thread-safe.
 
+    Usage:
+        ```python
+        control = LoadControl()  # another thread calls control.interrupt()
+        report = load_files("docs", "docs.jsonl.gz", "http://localhost:9200", control=control)
+        print(report.interrupted)
+        ```
+
     Args:
         on_start: Called when the load begins, after all waits that only a signal of the system ends.
 

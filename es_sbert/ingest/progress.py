@@ -26,6 +26,11 @@ _FIRST_ESTIMATE_SECONDS = 2.0
 class ProgressSnapshot:
     """A moment of a load.
 
+    Usage:
+        ```python
+        load_files("docs", "docs.jsonl.gz", "http://localhost:9200", progress=lambda now: print(now.read, now.waiting))
+        ```
+
     Attributes:
         read: Documents read from the source.
         processed: Documents that are embedded, or that needed no vector.

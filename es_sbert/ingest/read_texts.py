@@ -39,6 +39,12 @@ _MAX_RECORD_BYTES, _MAX_BYTES_OF_ALL = 16 << 20, 64 << 20
 class SkippedDocuments:
     """Documents that were left out, by reason.
 
+    Usage:
+        ```python
+        collection = read_index("docs", "http://localhost:9200")
+        print(collection.skipped.counts)
+        ```
+
     Attributes:
         counts: Reason → number of documents.
         first: Reason → id or `FILE:LINE` of the first document.

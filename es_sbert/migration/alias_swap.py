@@ -246,6 +246,12 @@ def use_permit_action(target: str, permit: str) -> Json:
 def cancel_migration(name: str, engine: EngineOrClient = None) -> tuple[str, str]:
     """Cancel a migration that has not moved the aliases yet.
 
+    Usage:
+        ```python
+        source, target = cancel_migration("docs", "http://localhost:9200")
+        print(source)
+        ```
+
     Args:
         name: The alias, or the index from which or to which it goes.
         engine: As for `SemanticIndex`.

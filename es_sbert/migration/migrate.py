@@ -69,6 +69,12 @@ T = TypeVar("T")
 class MigrationResult(BaseModel):
     """The outcome of one run of a migration.
 
+    Usage:
+        ```python
+        result = migrate_index("docs", "http://localhost:9200", model="my-model")
+        print(result.target, result.copied, result.embedded, result.stopped)
+        ```
+
     Attributes:
         source, target: The old and the new index.
         model, fingerprint: The new model.

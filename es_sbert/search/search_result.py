@@ -22,6 +22,13 @@ _SHORT_REPR.maxdict, _SHORT_REPR.maxlist, _SHORT_REPR.maxstring, _SHORT_REPR.max
 class Passage:
     """The part of a document that is nearest to the query.
 
+    Usage:
+        ```python
+        for hit in index.search("heavy rain"):
+            if hit.passage is not None:
+                print(hit.passage.text)
+        ```
+
     On a quantized index type, it is chosen by quantized vectors, so another passage may be slightly nearer.
 
     Attributes:
@@ -88,6 +95,12 @@ class FoundDocument:
 class Hit(FoundDocument):
     """A document that was found.
 
+    Usage:
+        ```python
+        for hit in index.search("heavy rain", k=3):
+            print(hit.cosine, hit.id, hit.source["title"])
+        ```
+
     Attributes:
         cosine: Cosine between query and document vector, -1 to 1, computed from float32 vectors.
     """
@@ -102,15 +115,20 @@ class Hit(FoundDocument):
 class HybridHit(FoundDocument):
     """A document found by keyword search, semantic search or both.
 
-    The score is the fused one, by which hits are ordered: at most 1, and more for an exact match. See `fuse_rankings`.
+    Usage:
+        ```python
+        hit = index.hybrid("heavy rain")[0]
+        print(hit.score, hit.match, hit.ranks)
+        ```
+
+    The score is the fused one, by which hits are ordered: at most 1, and more for an exact match.
 
     Attributes:
         cosine: As in `Hit`; None if the document is not among the nearest that the fusion read.
         lexical: Keyword score (BM25), before any weight; None if the document is not among the first that the fusion
             read.
         ranks: Ranking → rank of the document, from 1. The rankings are `lexical` and the name of the vector field.
-        match: `phrase`, `all_words`, `literal` or `prefix` if the document is an exact match, else None. See the module
-            `hybrid_search`.
+        match: `phrase`, `all_words`, `literal` or `prefix` if the document is an exact match, else None.
     """
 
     cosine: float | None
@@ -131,6 +149,12 @@ AnyHit = TypeVar("AnyHit", Hit, HybridHit)
 @dataclass(frozen=True)
 class Reranking:
     """The reranking of the hits of a search by a cross-encoder.
+
+    Usage:
+        ```python
+        result = index.search("heavy rain", rerank=reranker)
+        print(result.reranking)  # reranked 50 hits in 120 ms by …
+        ```
 
     Attributes:
         reranker: Model and variant.
@@ -158,6 +182,13 @@ class Reranking:
 @dataclass(frozen=True)
 class PartialResult:
     """The missing shards of a search result (`allow_partial`).
+
+    Usage:
+        ```python
+        result = index.search("heavy rain", allow_partial=True)
+        if result.partial is not None:
+            print(result.partial.failed, "of", result.partial.total, result.partial.failures)
+        ```
 
     Attributes:
         failed, total: Number of missing shards, and of all shards of the search.
@@ -204,11 +235,17 @@ def read_partial(answers: Iterable[Json]) -> PartialResult | None:
 class RankedHits(Generic[AnyHit]):
     """Hits, best first. `result[0]` is the best one, `result[:3]` a result with the first three.
 
+    Usage:
+        ```python
+        result = index.search("heavy rain", k=10)
+        print(len(result), result[0].id, [hit.id for hit in result[:3]])
+        ```
+
     Attributes:
         hits: At most k.
         took_ms: Milliseconds inside the engine.
         method: The search method.
-        total: Number of documents that the search matched (see the module `vector_query`); None if the engine did not
+        total: Number of documents that the search matched, see docs/search.md; None if the engine did not
             count all of them.
         reranking: The reranking by a cross-encoder, if there was one. Hits without a rerank score follow in the order
             of the search: first those of the window that have no text, then those beyond the window.
@@ -253,9 +290,23 @@ class RankedHits(Generic[AnyHit]):
 
 @dataclass(frozen=True, repr=False)
 class SearchResult(RankedHits[Hit]):
-    """The result of a semantic search."""
+    """The result of a semantic search.
+
+    Usage:
+        ```python
+        result = index.search("heavy rain")
+        print(result.total, result.took_ms, result.method)
+        ```
+    """
 
 
 @dataclass(frozen=True, repr=False)
 class HybridResult(RankedHits[HybridHit]):
-    """The result of a hybrid search."""
+    """The result of a hybrid search.
+
+    Usage:
+        ```python
+        for hit in index.hybrid("heavy rain", k=3, weights=[2, 1]):
+            print(hit.score, hit.lexical, hit.cosine)
+        ```
+    """

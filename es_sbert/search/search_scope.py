@@ -245,7 +245,15 @@ REFRESH_SECONDS = 30.0
 
 
 class OpenOptions(ModelOptions, VectorFieldName, total=False):
-    """Keyword arguments that open an index; by default, the model is the one that the mapping names."""
+    """Keyword arguments that open an index; by default, the model is the one that the mapping names.
+
+    Usage:
+        ```python
+        options: OpenOptions = {"model": "all-MiniLM-L6-v2", "device": "cpu"}
+        with SemanticIndex("docs", "http://localhost:9200", **options) as index:
+            print(index.encoder.info.device)
+        ```
+    """
 
 
 @dataclass(frozen=True)

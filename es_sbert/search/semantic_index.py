@@ -58,7 +58,15 @@ _SEARCHES_PER_REQUEST = 100
 
 
 class CreateOptions(IndexOptions, OpenOptions, total=False):
-    """Keyword arguments of `SemanticIndex.create`. The model is `all-MiniLM-L6-v2` by default."""
+    """Keyword arguments of `SemanticIndex.create`. The model is `all-MiniLM-L6-v2` by default.
+
+    Usage:
+        ```python
+        options: CreateOptions = {"text_fields": ["title", "body"], "index_type": "int8_hnsw"}
+        with SemanticIndex.create("news", "http://localhost:9200", **options) as index:
+            print(index.field.meta.index_type)
+        ```
+    """
 
 
 class SemanticIndex:

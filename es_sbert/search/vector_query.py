@@ -41,7 +41,14 @@ from es_sbert.vectors import Vectors
 
 
 class SearchMethod(StrEnum):
-    """Method by which a query finds its hits: the index's own kNN search, or a script over all vectors."""
+    """Method by which a query finds its hits: the index's own kNN search, or a script over all vectors.
+
+    Usage:
+        ```python
+        result = index.search("heavy rain")
+        print(result.method is SearchMethod.KNN)
+        ```
+    """
 
     KNN = "knn"
     EXACT = "exact"

@@ -8,32 +8,19 @@ an index's documents, trains on them, and compares the models.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from es_sbert.errors import require_extra
 from es_sbert.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from es_sbert.training.adapt import adapt_model
-    from es_sbert.training.distillation import distill_model
-    from es_sbert.training.training_run import train_model
+    from es_sbert.training.adapt import AdaptResult, ModelComparison, adapt_model
+    from es_sbert.training.distillation import Distillation, distill_model
+    from es_sbert.training.training_run import TrainingResult, train_model
 
-__all__ = ["adapt_model", "distill_model", "train_model"]
-
-_get_name, __dir__ = lazy_names(
-    __name__,
-    {
-        "es_sbert.training.adapt": ("adapt_model",),
-        "es_sbert.training.distillation": ("distill_model",),
-        "es_sbert.training.training_run": ("train_model",),
-    },
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        require_training()
-    return _get_name(name)
+__all__ = [
+    "AdaptResult", "Distillation", "ModelComparison", "TrainingResult", "adapt_model", "distill_model", "train_model",
+]  # fmt: skip
 
 
 def require_training() -> None:
@@ -43,3 +30,15 @@ def require_training() -> None:
         UsageError: the extra `train` is missing.
     """
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn")
+
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "es_sbert.training.adapt": "AdaptResult ModelComparison adapt_model",
+        "es_sbert.training.distillation": "Distillation distill_model",
+        "es_sbert.training.training_run": "TrainingResult train_model",
+    },
+    {"distill": "es_sbert.distill_model", "train": "es_sbert.train_model"},
+    require_training,
+)

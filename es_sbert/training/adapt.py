@@ -77,6 +77,12 @@ _IDS_PER_REQUEST = 1000
 class ModelComparison:
     """A tuned model and the model that it started from.
 
+    Usage:
+        ```python
+        comparison = adapt_model("docs", "docs-tuned", "http://localhost:9200").comparison
+        print(comparison.queries, comparison.verdict)
+        ```
+
     Attributes:
         documents: Number of documents that the queries were ranked against.
         ndcg, recall: nDCG@10 and recall@10 × 100 of the tuned model (`first`) and the stock model (`second`).
@@ -100,6 +106,12 @@ class ModelComparison:
 @dataclass(frozen=True)
 class AdaptResult:
     """A finished run.
+
+    Usage:
+        ```python
+        result = adapt_model("docs", "docs-tuned", "http://localhost:9200")
+        print(result.model, result.fingerprint, result.trained)
+        ```
 
     Attributes:
         comparison: The tuned model compared with the model that it started from.

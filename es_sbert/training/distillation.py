@@ -60,6 +60,12 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 class Distillation:
     """A finished distillation.
 
+    Usage:
+        ```python
+        student = distill_model("all-MiniLM-L6-v2", "minilm-3", texts, layers=3)
+        print(student.folder, student.cosine)
+        ```
+
     Attributes:
         folder: The student, an ONNX bundle.
         fingerprint: Its fingerprint.

@@ -63,6 +63,12 @@ def refuse_several_processes() -> None:
 class TrainingResult:
     """A finished run.
 
+    Usage:
+        ```python
+        result = train_model("my-recipe.yaml", "tuned")
+        print(result.folder, result.precision)
+        ```
+
     Attributes:
         folder: The trained model: an ONNX bundle, unless the recipe exports nothing.
         stages: Results of the stages that this call trained.

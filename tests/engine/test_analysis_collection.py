@@ -24,7 +24,7 @@ def test_chunks_are_grouped_by_document_and_best_pair_counts(
     options: dict[str, Any] = {"id_field": "id", "passages": 16, "passage_overlap": 2}
     load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **options)
     with open_engine(engine_url) as engine:
-        collection = read_index(engine, index_name, "embedding")
+        collection = read_index(index_name, engine, "embedding")
     split = tiny.pipeline.make_chunker(16, 2, "document")
     chunks = {key: [text[start:end] for start, end in split([text])[0]] for key, text in texts.items()}
     assert dict(zip(collection.ids, collection.texts, strict=True)) == texts
@@ -45,11 +45,11 @@ def test_documents_without_usable_vector_are_skipped_and_counted(
         update(engine, index_name, {"d1": {"embedding_meta": {"fingerprint": "another"}}})
         put(engine, index_name, [{"id": "plain", "text": "a mat"}])
         engine.refresh(index_name)
-        collection = read_index(engine, index_name, "embedding")
+        collection = read_index(index_name, engine, "embedding")
         assert sorted(collection.ids) == ["d0", "d2", "d3"]
         assert sorted(collection.skipped.lines()) == [
             "1 left out: it has no vector in embedding (first: plain)",
             f"1 left out: its vector is from a model other than {tiny.info.model} (first: d1)",
         ]
-        some = read_index(engine, index_name, "embedding", filter={"term": {"_id": "d2"}})
+        some = read_index(index_name, engine, "embedding", filter={"term": {"_id": "d2"}})
         assert (list(some.ids), some.texts, len(some.skipped.counts)) == (["d2"], ["a cat 2"], 0)

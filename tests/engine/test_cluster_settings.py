@@ -69,5 +69,5 @@ def test_settings_of_the_cluster_change_no_load(
             assert (report.unchanged, report.pruned) == (20, COUNT - 20)
             engine.bulk(index_name, b'{"index":{"_id":"new"}}\n{"text":"another"}\n')
             assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").indexed == 1
-            assert len(read_index(engine, index_name, "embedding").ids) == 21
+            assert len(read_index(index_name, engine, "embedding").ids) == 21
     assert len(embedded(engine_url, index_name)) == 21

@@ -13,7 +13,6 @@ from es_sbert.analysis import duplicate_groups, read_index, search_duplicates
 from es_sbert.analysis.duplicates import DuplicateGroup, DuplicateSearchResult
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import OutputError, UsageError
 from tests.engine.ingest_support import Loads, bulk, open_engine, update
 from tests.faulty_proxy import FaultyProxy, answer, cut_before
@@ -55,9 +54,8 @@ def index(tiny_loads: Loads) -> str:
 def search(
     engine: Engine, index: str, on_progress: Callable[[int, int], None] = lambda *_: None, min_cosine: float = THRESHOLD
 ) -> DuplicateSearchResult:
-    retrying = make_retrier(RetryPolicy(30, first=0.01), lambda reason: None)
     options: dict[str, Any] = {"num_candidates": 1000, "fields": ["even"], "on_progress": on_progress}
-    return search_duplicates(engine, index, "embedding", min_cosine, retrying=retrying, **options)
+    return search_duplicates(index, engine, "embedding", min_cosine, retry_seconds=30, **options)
 
 
 # The kept document of each group, and the members with their cosines.
@@ -78,7 +76,7 @@ def named(found: DuplicateSearchResult) -> Named:
 def exact(engine: Engine, index: str, min_cosine: float = THRESHOLD, filter: Json | None = None) -> Named:
     """The same from all pairs."""
     engine.refresh(index)
-    every = read_index(engine, index, "embedding", filter=filter)
+    every = read_index(index, engine, "embedding", filter=filter)
     return by_ids(every.ids, duplicate_groups(every.vectors, min_cosine, starts=every.starts))
 
 

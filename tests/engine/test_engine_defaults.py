@@ -87,7 +87,7 @@ def test_settings_of_an_index_change_no_load(
         engine.bulk(index_name, b'{"delete":{"_id":"59"}}\n')
         assert load(engine_url, tiny, index_name, dead=dead).unchanged == COUNT - 1
         assert engine.count(index_name) == COUNT - 1
-        assert len(read_index(engine, index_name, "embedding").ids) == COUNT - 1
+        assert len(read_index(index_name, engine, "embedding").ids) == COUNT - 1
         # Only documents of loads from files are pruned, so those become such documents first.
         everything = write_jsonl(tmp_path / "all.jsonl", documents())
         load(engine_url, tiny, index_name, everything, dead=dead, id_field="id")

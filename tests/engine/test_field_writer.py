@@ -33,7 +33,7 @@ def index(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> st
 
 
 def collection(engine: Engine, index: str) -> TextCollection:
-    return read_index(engine, index, "embedding", fields=[FIELD])
+    return read_index(index, engine, "embedding", fields=[FIELD])
 
 
 def writer_of(engine: Engine, index: str, field: str = FIELD, seconds: float = 30) -> FieldWriter:

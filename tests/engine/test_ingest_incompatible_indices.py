@@ -89,7 +89,7 @@ def test_vector_that_source_lacks_is_kept_when_a_document_is_loaded_again(engine
     summary = loads.load(path, id_field="id", vectors=("embedding",))
     assert (summary.updated, summary.unchanged) == (1, 1)
     assert summary.notes == ()
-    plain, other = (read_index(engine, loads.index, field).vectors for field in ("embedding", "other"))
+    plain, other = (read_index(loads.index, engine, field).vectors for field in ("embedding", "other"))
     np.testing.assert_allclose(other, plain, atol=1e-6)
 
 

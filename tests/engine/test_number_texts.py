@@ -276,7 +276,7 @@ def test_field_writer_and_clients_of_callers_keep_numbers(
     create(engine, index_name)
     write(engine, index_name, documents())
     load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
-    texts = read_index(engine, index_name, "embedding", fields=["group"])
+    texts = read_index(index_name, engine, "embedding", fields=["group"])
     writer = FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(30))
     assert writer.write(writer.plan(texts, dict.fromkeys(range(3), "same"))).written == 3
     assert_kept(engine, index_name)

@@ -29,6 +29,7 @@ SENTENCES = [
 # Page → the test that runs its examples.
 ELSEWHERE = {
     "README.md": "tests/e2e/test_readme.py",
+    "docs/api.md": "tests/engine/test_docstring_examples.py",
     "docs/search.md": "tests/e2e/test_search_page.py",
     "docs/integrations.md": "tests/frameworks/test_own_environment.py",
     "docs/embeddings.md": "tests/gateway/test_embeddings_api.py",  # the same client, against a gateway of the test
@@ -123,4 +124,4 @@ def test_python_of_adapt() -> None:
     assert call
     space: dict[str, object] = {}
     run("docs/commands/adapt.md", before, space)
-    assert callable(space["adapt"])
+    assert callable(space["adapt_model"])

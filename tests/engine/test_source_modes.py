@@ -114,7 +114,7 @@ def test_embedding_in_place_and_field_writer_keep_every_field(place: Place, tiny
     assert plain(engine, index_name) == before
     assert load(url, tiny, index_name, dead=dead).unchanged == 3
     writer = FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(60))
-    texts = read_index(engine, index_name, "embedding", fields=["group"])
+    texts = read_index(index_name, engine, "embedding", fields=["group"])
     assert writer.write(writer.plan(texts, {}, own_ids=True)).written == 3
     grouped = {key: source | {"group": key} for key, source in before.items()}
     assert plain(engine, index_name) == grouped

@@ -50,7 +50,7 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
         engine.refresh(index)
 
     def duplicates(index: str) -> list[list[str]]:
-        found = search_duplicates(engine, index, "embedding", 0.9, num_candidates=100)
+        found = search_duplicates(index, engine, "embedding", 0.9, num_candidates=100)
         return [[found.texts.ids[member] for member in group.members] for group in found.groups]
 
     def measurements(index: str) -> list[Any]:
@@ -61,7 +61,7 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
         cosines = IndexCalibrator(engine, index, "embedding").calibrate(tiny, sample=60).cosines
         similar = SemanticIndex(index, engine, encoder=tiny).similar_to("d1", k=5)
         return [
-            read_index(engine, index, "embedding").vectors,
+            read_index(index, engine, "embedding").vectors,
             recall,
             np.sort(sample.vectors.sum(axis=1)),
             np.sort(np.concatenate(cosines.relevant)),
@@ -83,7 +83,7 @@ def test_documents_are_embedded_in_place_and_migrated(
     dead = tmp_path / "dead"
     for _ in range(2):
         load(engine_url, tiny, index_name, dead=dead)
-    before = read_index(engine, index_name, "embedding")
+    before = read_index(index_name, engine, "embedding")
     assert len(before) == 20
     with pytest.raises(IndexMismatch):
         FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(30))
@@ -92,7 +92,7 @@ def test_documents_are_embedded_in_place_and_migrated(
     try:
         moved = migrate_index(index_name, engine, encoder=tiny, retry_seconds=30, **wanted)
         assert (moved.finished, moved.copied, moved.embedded, moved.compared) == (True, 20, 20, 20)
-        after = read_index(engine, index_name, "embedding")
+        after = read_index(index_name, engine, "embedding")
         np.testing.assert_allclose(after.vectors, before.vectors, atol=1e-6)
     finally:
         engine.delete_index(f"{index_name}-new")

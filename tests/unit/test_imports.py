@@ -28,7 +28,7 @@ _ENGINE_UP = ("es_sbert.cli.engine", "es_sbert.engines.local")
 _ALL = sorted(
     name
     # The two outer folders by themselves: an editable installation's finder does not list them below es_sbert. And of
-    # es_sbert not its whole path, which in a checkout that is not installed holds all top-level folders.
+    # es_sbert not its whole path, which in a checkout holds all top-level folders.
     for path, package in (
         (es_sbert.__path__[:1], "es_sbert."),
         (es_sbert.exporters.__path__, "es_sbert.exporters."),

@@ -140,7 +140,7 @@ def test_vector_that_source_lacks_survives_partial_updates_or_is_counted(
     assert counters.documents() == {}
     with open_engine(engine_url) as engine:
         engine.refresh(index_name)
-        collection = read_index(engine, index_name, "embedding", fields=["n", "m"])
+        collection = read_index(index_name, engine, "embedding", fields=["n", "m"])
     assert collection.values == [{"n": 2}, {"n": 3, "m": 3}]
     expected = tiny_encoder.encode(["a cat"], "document")[0]
     np.testing.assert_allclose(collection.vectors, [expected, expected], atol=1e-6)
