@@ -7,7 +7,7 @@ from inspect import cleandoc
 import click
 import cloup
 
-from es_sbert.cli.options import IntegerRange, setting_options
+from es_sbert.cli.options import setting_option, setting_options
 from es_sbert.cli.output import print_message, require_terminal
 from es_sbert.engines.local import ENGINES, find_servers, start_engine, stop_engine
 from es_sbert.engines.local.local_engine import (
@@ -59,7 +59,7 @@ def up(name: str, port: int | None, heap: str, timeout: float) -> None:
 
 @engine.command()
 @click.argument("name", required=False)
-@click.option("--port", type=IntegerRange(1, 65_535), help="Only the server on this port.")
+@setting_option(start_engine, "port", help="Only the server on this port.")
 @click.option("--all", "every", is_flag=True, help="Stop all servers that es-sbert started.")
 @click.option("--purge", is_flag=True, help="Also remove data and logs, including those of a stopped server.")
 @click.option("--yes", is_flag=True, help="With --purge: do not ask before data is removed.")

@@ -25,7 +25,7 @@ _ALONE = {
     "": "html id-field index json log-format output queries quiet write-field yes",
     "adapt": "keep resume train-queries", "cluster": "k", "dashboards": "kibana replace-view search-log tenant",
     "distill": "name resume static texts", "duplicates": "min-cosine num-candidates", "encode": "as text-field",
-    "engine": "all port purge", "evaluate": "compare judgements task",
+    "engine": "all purge", "evaluate": "compare judgements task",
     "index migrate": "cancel",
     "ingest": "ray ray-workers", "model": "from name", "pairs": "k min-cosine",
     "search": "fields full hybrid k like rerank show-body",
