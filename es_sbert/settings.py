@@ -339,11 +339,13 @@ class Student(FrozenSettings):
         return self.layers is None and self.base is None
 
 
-class TrainingDevice(TypedDict, total=False):
-    """Where a model is trained.
+class TrainingOptions(TypedDict, total=False):
+    """How a model is trained.
 
     Attributes:
         device: auto, cpu or cuda.
+        resume: Resume the run in FOLDER from its last complete checkpoint.
     """
 
     device: Annotated[str, Field("auto")]  # training runs on one GPU and refuses cuda:N
+    resume: Annotated[bool, Field(False)]

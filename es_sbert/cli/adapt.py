@@ -14,7 +14,7 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.messages import pluralize
-from es_sbert.settings import AdaptSettings
+from es_sbert.settings import AdaptSettings, TrainingOptions
 
 if TYPE_CHECKING:
     from es_sbert.training.adapt import AdaptResult
@@ -59,7 +59,7 @@ EXIT_NOT_BETTER = 1
     shared.setting_options(
         AdaptSettings, "model NAME", "epochs", "batch", "learning_rate", "train_tokens", "negatives"
     ),
-    shared.training_device_option,
+    shared.setting_option(TrainingOptions, "device $ES_SBERT_DEVICE"),
     shared.threads_option,
     shared.retry_seconds_option,
 )

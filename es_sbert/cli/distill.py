@@ -19,7 +19,7 @@ from es_sbert.cli.options import (
     select_options,
     setting_options,
     text_options,
-    training_device_option,
+    training_options,
 )
 from es_sbert.cli.output import print_message
 from es_sbert.errors import UsageError
@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 @option_group(
     "Training",
     setting_options(Student, "epochs", "batch", "learning_rate", "seed", "precision"),
-    training_device_option,
-    click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
+    training_options,
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
 )
 def distill(model: str, static: bool, output: Path, texts: tuple[str, ...], as_json: bool, **options: Any) -> None:

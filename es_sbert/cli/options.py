@@ -25,7 +25,7 @@ from es_sbert.arguments import check_range, declared_settings
 from es_sbert.bundle.variants import Precision, Runtime
 from es_sbert.config import EngineSettings, split_addresses
 from es_sbert.errors import UsageError
-from es_sbert.settings import ModelName, RetryOptions, RunOptions, TextOptions, TrainingDevice, VectorFieldName
+from es_sbert.settings import ModelName, RetryOptions, RunOptions, TextOptions, TrainingOptions, VectorFieldName
 
 if TYPE_CHECKING:
     from es_sbert.engines.engine import Engine
@@ -288,7 +288,7 @@ def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 model_option = setting_option(ModelName, "model $ES_SBERT_MODEL")
 device_option = setting_option(RunOptions, "device $ES_SBERT_DEVICE")
-training_device_option = setting_option(TrainingDevice, "device $ES_SBERT_DEVICE")
+training_options = setting_options(TrainingOptions, "device $ES_SBERT_DEVICE", "resume")
 threads_option = setting_option(RunOptions, "threads N")
 _PRECISIONS = click.Choice(["auto", *map(str, Precision)])
 

@@ -12,7 +12,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import FILE_TYPE, IntegerRange, select_options, training_device_option
+from es_sbert.cli.options import FILE_TYPE, IntegerRange, select_options, training_options
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import pluralize
@@ -60,8 +60,7 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         help="Change one setting, such as stages.0.batch=32. Repeatable.",
     ),
     click.option("--seed", type=IntegerRange(min=0), help="Random seed.  [default: the recipe's]"),
-    training_device_option,
-    click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
+    training_options,
     click.option("--check", is_flag=True, help="Only check the recipe and the data, and find the models."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
     click.option(

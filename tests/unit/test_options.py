@@ -24,13 +24,13 @@ from tests.docs import all_commands
 _ALONE = {
     "": "html id-field index json log-format output queries quiet write-field yes",
     "adapt": "keep resume train-queries", "cluster": "k", "dashboards": "kibana replace-view search-log tenant",
-    "distill": "name resume static texts", "duplicates": "min-cosine num-candidates", "encode": "as text-field",
+    "distill": "name static texts", "duplicates": "min-cosine num-candidates", "encode": "as text-field",
     "engine": "all purge", "evaluate": "compare judgements task",
     "index migrate": "cancel",
     "ingest": "ray ray-workers", "model": "from name", "pairs": "k min-cosine",
     "search": "fields full hybrid k like rerank show-body",
     "serve": "also-model embeddings-key-file metrics-key-file search-log",
-    "train": "check data list resume seed set",
+    "train": "check data list seed set",
 }  # fmt: skip
 # Options with a default of their own: --max-body counts MiB.
 _OWN_DEFAULTS = {("index create", "model"), ("serve", "body_bytes")}
