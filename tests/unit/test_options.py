@@ -12,7 +12,6 @@ from es_sbert.cli.main import cli
 from es_sbert.cli.options import SettingOption
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.local import start_engine
 from es_sbert.errors import UsageError
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.ingest.ingest_settings import IngestSettings
@@ -67,6 +66,8 @@ def test_keywords_of_loads_have_the_defaults_of_the_settings() -> None:
 
 
 def test_command_and_library_refuse_a_number_with_the_same_remedy() -> None:
+    from es_sbert.engines.local import start_engine  # only on Unix-like systems
+
     for words, call in (
         ("encode --threads 0", lambda: Encoder(threads=0)),
         ("search --index a --timeout 0 b", lambda: EngineSettings(timeout=0)),
