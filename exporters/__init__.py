@@ -77,9 +77,8 @@ def export_model(
     output = Path(output)
     if is_cross_encoder(folder):
         if ignore_settings:
-            raise UsageError("a cross-encoder ignores none", f"Omit {setting('ignore_settings')}.").about(
-                "ignore_settings"
-            )
+            remedy = f"Leave {setting('ignore_settings')} out."
+            raise UsageError("no setting of a cross-encoder can be ignored", remedy).about("ignore_settings")
         wanted = default_exports() if chosen is None else chosen
         cross_encoder = read_cross_encoder(folder, str(model))
         exported = export_reranker(cross_encoder, output, wanted, force=force, on_progress=report)

@@ -250,9 +250,7 @@ def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
         UsageError: the name could be mistaken, is too long, or belongs to an installed model.
     """
     if is_taken(name):
-        raise UsageError(f"an installed model is called {name!r}", f"Choose another {setting('name')}.").about(
-            "name", name
-        )
+        raise UsageError(f"{name!r} is an installed model", f"Choose another {setting('name')}.").about("name", name)
     is_too_long = len(name) > _MAX_NAME_CHARACTERS
     if not name or is_too_long or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
         raise UsageError(

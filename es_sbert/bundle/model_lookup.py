@@ -67,9 +67,7 @@ def resolve_model(name: str) -> Path:
     if name and folder.is_dir():
         return folder
     if name and folder.exists():
-        raise ModelNotFound(f"{name} is a file, no model folder", "Use the folder with modules.json.").about(
-            "model", name
-        )
+        raise ModelNotFound(f"{name} is a file", "Use the folder that contains modules.json.").about("model", name)
     if (short := split_shortened_name(name)) is not None:
         base, dimensions = short
         return shortened_model_folder(resolve_model(base), dimensions, base)

@@ -95,9 +95,8 @@ def import_objects(
         RequestFailed: the import or some of the objects were refused.
     """
     if tenant is not None and product is DashboardProduct.KIBANA:
-        raise UsageError("Kibana has no tenants", f"Omit {setting('tenant')}; the address names a space.").about(
-            "tenant"
-        )
+        remedy = f"Omit {setting('tenant')}; a space is a part of the address."
+        raise UsageError("Kibana has no tenants", remedy).about("tenant")
     headers = address.headers | {f"{_HEADER_PREFIXES[product]}-xsrf": "true"}
     headers |= {} if tenant is None else {"securitytenant": tenant}
     verify = True if address.ssl_context is None else address.ssl_context

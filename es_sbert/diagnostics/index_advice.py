@@ -302,9 +302,8 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
     """
     too_long = [length for length in request.dimensions if length > whole]
     if too_long:
-        raise UsageError(f"vectors have {whole} dimensions, not {too_long[0]}", f"Use up to {whole}.").about(
-            "dimensions", too_long[0]
-        )
+        problem = f"the vectors have {whole} dimensions, not {too_long[0]}"
+        raise UsageError(problem, f"Use at most {whole}.").about("dimensions", too_long[0])
     lengths = request.dimensions or (whole, *(length for length in _SHORTER_LENGTHS if length < whole))
     types = [kind for kind in supported_index_types(info) if kind.endswith("hnsw") or vectors <= MAX_FLAT_VECTORS]
     return [

@@ -161,7 +161,7 @@ def choose_worker_pool(
     """
     if ":" in device:
         raise UsageError(
-            "Ray assigns GPUs to workers, no card can be named", f"Use {setting('device', 'cuda')}."
+            "Ray assigns GPUs to workers: a card cannot be named", f"Use {setting('device', 'cuda')}."
         ).about("device", device)
     if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
         cores, gpus = threads or CUDA_WORKERS, 1

@@ -163,9 +163,8 @@ def _text(record: Record, text_field: str) -> str:
     try:
         values = text_values(record.fields, text_field)
     except TextFieldError as error:
-        raise SourceError(f"{record.origin}: {error}", f"Set {setting('text_field')} to a field of texts.").about(
-            "text_field", text_field
-        ) from error
+        remedy = f"Set {setting('text_field')} to the field that holds the text."
+        raise SourceError(f"{record.origin}: {error}", remedy).about("text_field", text_field) from error
     if values is None:
         raise SourceError(
             f"{record.origin}: the text field {text_field} is missing, null or an empty list",

@@ -461,9 +461,8 @@ def _check_copy(
             "moment, and the old index is deleted in the same step.",
         )
     if source.name != wanted.alias and wanted.replace_index:
-        raise UsageError(f"{wanted.alias} is an alias", f"Omit {setting('replace_index')}.").about(
-            "replace_index", True
-        )
+        problem = f"{wanted.alias} is an alias already"
+        raise UsageError(problem, f"Leave {setting('replace_index')} out.").about("replace_index", True)
     for name, meta in fields.items():
         check_passages_kept(VectorField(source.name, name, meta))
     if len(fields) > 1:

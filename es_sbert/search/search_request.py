@@ -233,9 +233,8 @@ def read_document_vector(
         raise UsageError(f"{id!r} is not a document id", "Pass the engine's id, a str: hit.id.").about("id", id)
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
-        raise UsageError(f"{index} is not searched here", f"Use one of {', '.join(scope.indices)}.").about(
-            "index", index
-        )
+        remedy = f"Use one of {', '.join(scope.indices)}."
+        raise UsageError(f"{index} is not one of the searched indices", remedy).about("index", index)
     # Read it with a search: a lookup by id alone misses documents with a routing value.
     query = {"query": {"ids": {"values": [id]}}, **vector_request(engine.info, scope.fields)}
     answer = engine.search(names, query, allow_partial=allow_partial, routing=scope.routing)

@@ -58,9 +58,8 @@ def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> 
     """
     usual = OVERSAMPLE.get(IndexType(meta.index_type))
     if requested is not None and usual is None:
-        raise UsageError(f"{meta.index_type} is not quantized: it takes no oversample", "Leave oversample out.").about(
-            "oversample", requested
-        )
+        problem = f"oversample requires a quantized index type, not {meta.index_type}"
+        raise UsageError(problem, "Leave oversample out.").about("oversample", requested)
     return usual if requested is None else requested
 
 

@@ -182,9 +182,8 @@ class VectorQuery:
                 "reranker.",
             ).about("num_candidates", self.num_candidates)
         if self.oversample is not None and not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
-            raise UsageError(f"oversample is {self.oversample:g}", f"Use 1 to {MAX_OVERSAMPLE:g}.").about(
-                "oversample", self.oversample
-            )
+            remedy = f"Set it to a factor from 1 to {MAX_OVERSAMPLE:g}."
+            raise UsageError(f"oversample is {self.oversample:g}", remedy).about("oversample", self.oversample)
         if self.min_cosine is not None and not -1.0 <= self.min_cosine <= 1.0:
             raise UsageError(f"min_cosine is {self.min_cosine:g}", "Use -1 to 1.").about("min_cosine", self.min_cosine)
         if not 0.0 < self.boost < math.inf:

@@ -247,17 +247,15 @@ class Adaptation:
         recorded = {"settings": settings, "queries": self.inputs.digest()}
         if not resume:
             if any(entry.name != "lock" for entry in self.folder.iterdir()):
-                raise UsageError(f"{self.folder} is not empty", f"Use a new folder, or {setting('resume')}.").about(
-                    "output", self.folder
-                )
+                remedy = f"Use a new folder, or resume its run with {setting('resume')}."
+                raise UsageError(f"{self.folder} is not empty", remedy).about("output", self.folder)
             with translate_disk_errors(self.folder):
                 self.work.mkdir(parents=True, exist_ok=True)
             write_json(path, recorded)
             return
         if not path.is_file():
-            raise CheckpointInvalid(f"{self.folder} holds no run to resume", f"Omit {setting('resume')}.").about(
-                "resume", True
-            )
+            problem = f"{self.folder} holds no run to resume"
+            raise CheckpointInvalid(problem, f"Leave out {setting('resume')} to start one.").about("resume")
         before = orjson.loads(path.read_bytes())
         earlier = before["settings"]
         # A setting of an earlier version is None where the run did not use it.

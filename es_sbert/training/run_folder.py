@@ -129,9 +129,7 @@ class RunFolder:
         self._check_empty(self.output)
 
     def _no_run(self) -> CheckpointInvalid:
-        return CheckpointInvalid(f"{self.output} holds no run to resume", f"Omit {setting('resume')}.").about(
-            "resume", True
-        )
+        return CheckpointInvalid(f"{self.output} holds no run to resume", f"Omit {setting('resume')}.").about("resume")
 
     def _refuse(self) -> None:
         raise UsageError(
@@ -142,9 +140,8 @@ class RunFolder:
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return
         if self.output.is_dir():
-            raise UsageError(f"{self.output} is not empty", f"Use a new folder, or {setting('resume')}.").about(
-                "output", self.output
-            )
+            remedy = f"Use a new folder, or resume the run in it with {setting('resume')}."
+            raise UsageError(f"{self.output} is not empty", remedy).about("output", self.output)
         raise UsageError(f"{self.output} is a file", "Use a new folder.").about("output", self.output)
 
     def _check_same(self, path: Path, settings: Mapping[str, Any]) -> None:

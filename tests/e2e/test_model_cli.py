@@ -122,7 +122,7 @@ def test_registered_name_selects_model(workshop: Workshop) -> None:
     assert workshop.cli("model", "add", workshop.bundle, "--name", "support").code == 0
     assert first_hit(workshop.search("--model", "support")) == TEXTS[0]
     refused = workshop.cli("model", "add", workshop.bundle, "--name", "all-MiniLM-L6-v2")
-    assert (refused.code, "an installed model is called" in refused.err) == (2, True)
+    assert (refused.code, "is an installed model" in refused.err) == (2, True)
 
 
 def test_models_can_be_listed_and_removed(workshop: Workshop) -> None:
