@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import click
 import pytest
 
+import es_sbert
 from es_sbert.arguments import declared_settings
 from es_sbert.cli.main import cli
 from es_sbert.cli.options import SettingOption
@@ -15,8 +17,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.ingest.ingest_settings import IngestSettings
-from es_sbert.ingest.load_files import LoadFilesOptions
-from es_sbert.settings import AdaptSettings
+from es_sbert.settings import AdaptSettings, RunOptions, Student, TrainingOptions
 from tests.docs import all_commands
 
 # Options of the command line alone: of any command, and of one.
@@ -59,10 +60,18 @@ def test_options_are_declared_with_their_defaults_or_belong_to_the_command_line(
             assert option.type_cast_value(context, default) == declared.default, f"{name} --{flag}"
 
 
-def test_keywords_of_loads_have_the_defaults_of_the_settings() -> None:
-    keywords, settings = declared_settings(LoadFilesOptions), declared_settings(IngestSettings)
-    both = keywords.keys() & settings.keys()
-    assert {name: keywords[name].default for name in both} == {name: settings[name].default for name in both}
+@pytest.mark.parametrize(
+    ("function", "owner"),
+    [
+        ("load_files", IngestSettings), ("Encoder", RunOptions), ("Reranker", RunOptions), ("distill_model", Student),
+        ("distill_model", TrainingOptions), ("train_model", TrainingOptions), ("adapt_model", AdaptSettings),
+    ],
+)  # fmt: skip
+def test_keywords_have_the_defaults_of_the_settings(function: str, owner: type) -> None:
+    keywords = inspect.signature(getattr(es_sbert, function)).parameters
+    for name, setting in declared_settings(owner).items():
+        if name in keywords and not setting.is_required():
+            assert keywords[name].default == setting.default
 
 
 def test_command_and_library_refuse_a_number_with_the_same_remedy() -> None:
