@@ -165,16 +165,9 @@ def test_command_distils_texts_of_files(
     assert "student" in cli("model", "list").out
     untrained = cli("distill", model, "-o", tmp_path / "untrained", "--static")
     assert "This student is untrained" in untrained.out
-    for arguments, message in (
-        ((), "exactly one of --static and --layers or --base"),
-        (("--static", "--layers", "1"), "exactly one of --static and --layers or --base"),
-        (("--static", "--base", model), "exactly one of --static and --layers or --base"),
-        (("--layers", "1"), "there are no texts"),
-        (("--base", model), "there are no texts"),
-    ):
+    for arguments in (("--layers", "1"), ("--base", model)):
         refused = cli("distill", model, "-o", tmp_path / "none", *arguments)
-        assert refused.code != 0
-        assert message in refused.err
+        assert (refused.code, "there are no texts" in refused.err) == (2, True)
 
 
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
