@@ -59,7 +59,7 @@ def check_arguments(function: F) -> F:
         positional = checks()[0]
         options = vars(function).get("__signature__")  # spelled out, see `spell_out`
         if options is not None and (unknown := kwargs.keys() - options.parameters.keys()):
-            known = [name for name, each in options.parameters.items() if each.kind is each.KEYWORD_ONLY]
+            known = [name for name in options.parameters if name not in ("self", "cls")]
             message, remedy = f"unknown option: {', '.join(sorted(unknown))}", f"The options are {', '.join(known)}."
             raise WrongArgument(message, remedy).about(min(unknown), kwargs[min(unknown)])
         python_args = [*map(check, positional, args), *args[len(positional) :]]

@@ -24,7 +24,7 @@
     │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one
     │   └── LocalEngineError       `es-sbert engine` cannot install, start or stop a server
     ├── VectorIndexError
-    │   ├── IndexMissing
+    │   ├── IndexMissing           also a NotFoundError (HTTP 404)
     │   ├── IndexMismatch          other dimensions, another model, or no vector field
     │   │   └── CosinesOverlap     a minimum cosine would not separate relevant documents from others
     │   └── DocumentsAltered       the engine stores documents that differ from what was sent
@@ -178,6 +178,12 @@ class _EngineResponse(EsSbertError):
     request: str = ""
 
 
+class NotFoundError(_EngineResponse):
+    """There is no index with that name, as in elasticsearch-py."""
+
+    status = 404
+
+
 class EngineError(_EngineResponse):
     """A search engine cannot be used."""
 
@@ -240,10 +246,9 @@ class VectorIndexError(EsSbertError):
     """An index does not fit the request."""
 
 
-class IndexMissing(VectorIndexError, _EngineResponse):
+class IndexMissing(VectorIndexError, NotFoundError):
     """There is no index or alias with that name."""
 
-    status = 404
     type = "index_not_found_exception"
 
 

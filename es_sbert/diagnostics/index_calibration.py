@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from es_sbert.batched import batched
 from es_sbert.diagnostics.confidence_interval import ConfidenceInterval, Doubles, bootstrap_means, intervals
 from es_sbert.diagnostics.recall import document_cosines
 from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder, report_warnings
-from es_sbert.engines.connect import connected
+from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import CosinesOverlap, IndexMismatch
@@ -38,9 +38,6 @@ from es_sbert.index.vector_field import check_field_model, require_index, save_m
 from es_sbert.messages import escape_unprintable, pluralize, setting
 from es_sbert.settings import CalibrationOptions, VectorFieldName
 from es_sbert.vectors import Vectors
-
-if TYPE_CHECKING:
-    from es_sbert.engines.connect import EngineOrClient
 
 Counts = NDArray[np.int64]
 

@@ -24,13 +24,15 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.retry import wait_for_engine
 from es_sbert.errors import UnsupportedEngine, UsageError
-from es_sbert.messages import log_event
+from es_sbert.messages import log_event, setting
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
     from opensearchpy import OpenSearch
 
     EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | Sequence[str] | None
+else:
+    EngineOrClient = Any  # without importing the clients
 
 # Every supported server understands this version's media type.
 _COMPATIBLE_VERSION = (8, 0, 0)
@@ -54,19 +56,29 @@ def connect(settings: EngineSettings) -> Engine:
     return TransportEngine.at(info, addresses)
 
 
-def open_engine(engine: Any) -> Engine:
+def open_engine(engine: Any, request_timeout: float | None = None) -> Engine:
     """Connect to an engine, or use an open connection.
 
     Args:
         engine: None for the settings of the environment; else an address, a list of addresses of one cluster, settings,
             a client of elasticsearch-py or opensearch-py, or an engine.
+        request_timeout: Seconds for one request; by default those of the settings.
 
     Raises:
-        UsageError: `engine` is an asynchronous client, or an object of another type.
+        UsageError: `engine` is an asynchronous client, or an object of another type, or has a timeout of its own.
         EngineError: the engine cannot be used.
     """
     if (settings := address_settings(engine)) is not None:
-        return connect(settings)
+        return connect(
+            settings if request_timeout is None else settings.model_copy(update={"timeout": request_timeout})
+        )
+    if request_timeout is not None:
+        raise UsageError(
+            f"{setting('request_timeout')} cannot change an open client",
+            "Set it there: Elasticsearch(url, request_timeout=10) or OpenSearch(url, timeout=10).",
+            setting="request_timeout",
+            value=request_timeout,
+        )
     if not hasattr(engine, "get_indices"):  # any object with the methods of `Engine` counts as one
         return from_client(engine)
     opened: Engine = engine

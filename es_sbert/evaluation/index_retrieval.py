@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.batched import batched
+from es_sbert.engines.connect import EngineOrClient
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.beir_files import RetrievalCollection, read_beir_folder
@@ -21,9 +22,6 @@ from es_sbert.search.search_request import search_request
 from es_sbert.search.search_scope import OpenOptions, read_search_scope
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.settings import Count, SearchOptions, no_report
-
-if TYPE_CHECKING:
-    from es_sbert.engines.connect import EngineOrClient
 
 _IDS_PER_REQUEST = 1000
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder, report_warnings
 from es_sbert.engines.bulk_request import BulkOutcome
-from es_sbert.engines.connect import connected
+from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import killed_migration_remedy
@@ -79,9 +79,6 @@ from es_sbert.index.versioned_updates import BulkWrite, VersionedUpdates
 from es_sbert.index.whole_documents import read_inexact, write_lines
 from es_sbert.messages import escape_unprintable, pluralize, setting
 from es_sbert.settings import AdoptionOptions, RetryOptions, VectorFieldName
-
-if TYPE_CHECKING:
-    from es_sbert.engines.connect import EngineOrClient
 
 # Number of documents to read in one request.
 PAGE = 500

@@ -527,7 +527,8 @@ def index_not_found(index: str, engine: Engine) -> IndexMissing:
         found, new = f"{index!r} does not match any index, or names one that does not exist", "NAME"
     return IndexMissing(
         f"{found} ({engine.info.label} at {engine.info.url})",
-        f"{meant}Check the name (`GET _cat/indices`, `GET _cat/aliases`), or create it: `es-sbert index create {new}`.",
+        f"{meant}Check the name (`GET _cat/indices`, `GET _cat/aliases`), or create it: `es-sbert index create {new}`, "
+        f"in Python SemanticIndex.create({new!r}, {engine.info.url!r}).",
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import Annotated, Any, Unpack
 
 from pydantic import Field, NonNegativeInt, ValidationError
 
 from es_sbert.arguments import check_arguments, settings_error, spell_out, with_defaults
 from es_sbert.encoder.encoder import ModelOptions, chosen_encoder
-from es_sbert.engines.connect import address_settings, connected
+from es_sbert.engines.connect import EngineOrClient, address_settings, connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.retry import wait_for_engine
 from es_sbert.errors import UsageError, require_extra
@@ -26,9 +26,6 @@ from es_sbert.ingest.progress import ProgressOutput, as_meter
 from es_sbert.ingest.reconcile import ConfirmPrune, PruneCandidates
 from es_sbert.messages import setting
 from es_sbert.settings import Count, RetryOptions, TextOptions, VectorFieldName
-
-if TYPE_CHECKING:
-    from es_sbert.engines.connect import EngineOrClient
 
 
 class LoadFilesOptions(ModelOptions, VectorFieldName, TextOptions, RetryOptions, total=False):

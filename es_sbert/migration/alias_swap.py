@@ -12,10 +12,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from es_sbert.arguments import check_arguments
-from es_sbert.engines.connect import connected
+from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, ShardState
 from es_sbert.engines.rest import Json
@@ -33,9 +32,6 @@ from es_sbert.migration.migration_state import (
     replaced_error,
     set_target_pointer,
 )
-
-if TYPE_CHECKING:
-    from es_sbert.engines.connect import EngineOrClient
 
 
 def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:

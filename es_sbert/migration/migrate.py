@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
 from es_sbert.arguments import check_arguments, spell_out, with_defaults
 from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder
-from es_sbert.engines.connect import connected
+from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.retry import RetryingEngine, RetryPolicy, is_transient, make_retrier
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed
@@ -59,9 +59,6 @@ from es_sbert.migration.migration_state import (
 )
 from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
 from es_sbert.settings import MigrationOptions, RetryOptions, VectorFieldName
-
-if TYPE_CHECKING:
-    from es_sbert.engines.connect import EngineOrClient
 
 T = TypeVar("T")
 

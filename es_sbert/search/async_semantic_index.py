@@ -7,17 +7,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from es_sbert.arguments import check_arguments, spell_out
+from es_sbert.engines.connect import EngineOrClient
 from es_sbert.errors import UsageError
 from es_sbert.forks import renew_after_fork
 from es_sbert.search.search_scope import OpenOptions
 from es_sbert.search.semantic_index import CreateOptions, SemanticIndex
 from es_sbert.settings import Count
-
-if TYPE_CHECKING:
-    from es_sbert.engines.connect import EngineOrClient
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from reprlib import Repr
-from typing import Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from es_sbert.engines.error_mapping import root_cause
 from es_sbert.engines.rest import Json
@@ -42,6 +42,10 @@ class Passage:
     text: str | None
 
 
+# The engine's names of the members of a hit.
+_ENGINE_NAMES = {"_id": "id", "_index": "index", "_score": "score", "_source": "source"}
+
+
 @dataclass(frozen=True, repr=False, kw_only=True)
 class FoundDocument:
     """What hits of all searches have.
@@ -63,6 +67,10 @@ class FoundDocument:
     passage: Passage | None = None
     highlight: dict[str, list[str]] = field(default_factory=dict)
     rerank_score: float | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        """Return `_id`, `_index`, `_score` or `_source`, as in a response of the engine."""
+        return getattr(self, _ENGINE_NAMES[name])
 
     def _scores(self) -> Json:
         """The members of `as_json` between index and source."""

@@ -12,11 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import Field
 
-from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.config import DEFAULT_VECTOR_FIELD, MAX_TIMEOUT
 from es_sbert.encoder.encoder import Encoder, ModelOptions, open_index_encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -252,7 +253,12 @@ class OpenOptions(ModelOptions, VectorFieldName, total=False):
         with SemanticIndex("docs", "http://localhost:9200", **options) as index:
             print(index.encoder.info.device)
         ```
+
+    Attributes:
+        request_timeout: Seconds for one request to an engine that is given by its address; by default 60.
     """
+
+    request_timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT)] | None
 
 
 @dataclass(frozen=True)
@@ -388,7 +394,9 @@ class AliasResolver:
         encoder = target.encoder
         if encoder is None:
             options: Any = {
-                name: value for name, value in self._options.items() if name not in ("encoder", "vector_field")
+                name: value
+                for name, value in self._options.items()
+                if name not in ("encoder", "vector_field", "request_timeout")
             }
             field = target.field
             encoder = open_index_encoder(field.index, field.meta.model, field.meta.fingerprint, **options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 from es_sbert.arguments import as_texts, check_arguments, spell_out
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.encoder import Encoder, check_one_model
-from es_sbert.engines.connect import address_settings, open_engine
+from es_sbert.engines.connect import EngineOrClient, address_settings, open_engine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_index_expression
@@ -47,7 +47,6 @@ from es_sbert.vectors import Vectors
 
 if TYPE_CHECKING:
     from es_sbert.encoder.reranker import Reranker
-    from es_sbert.engines.connect import EngineOrClient
     from es_sbert.ingest.load_report import LoadReport
 
 Result = TypeVar("Result", bound=RankedHits[Any])
@@ -111,7 +110,7 @@ class SemanticIndex:
         self._names = (index,) if isinstance(index, str) else tuple(index)
         self._alias_resolver: AliasResolver | None = None
         self._owns_engine = address_settings(engine) is not None
-        self._engine = open_engine(engine)
+        self._engine = open_engine(engine, options.get("request_timeout"))
         try:
             self._alias_resolver = AliasResolver(self._engine, self._names, options)
         except BaseException:
@@ -146,7 +145,7 @@ class SemanticIndex:
         vector_field = options.get("vector_field", DEFAULT_VECTOR_FIELD)
         request = request_vector_field(encoder or model, vector_field, **creating)
         shards, replicas = options.get("shards"), options.get("replicas")
-        connection = open_engine(engine)
+        connection = open_engine(engine, opening.pop("request_timeout", None))
         try:
             ensure_vector_field(connection, name, request, shards=shards, replicas=replicas)
             index = cls(name, connection, **opening)
@@ -437,14 +436,11 @@ class SemanticIndex:
         options: AddOptions,
     ) -> LoadReport:
         # Import these only here: a program that only searches does not load the pipeline.
-        from es_sbert.ingest.ingest_settings import ErrorLimit, IngestSettings
         from es_sbert.ingest.load_documents import load_documents
+        from es_sbert.ingest.load_files import load_settings
 
-        load_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if "max_errors" in load_options:
-            load_options["max_errors"] = ErrorLimit.parse(str(load_options["max_errors"]))
         name = self._single_name("written to")
-        settings = IngestSettings(index=name, vector_field=self._scope().name, **more, **load_options)
+        settings = load_settings(name, (), {**more, **options, "vector_field": self._scope().name})
         report = load_documents(self._engine, self.encoder, settings, documents)
         if self._scope().indices_without_field:
             self._resolver.resolve_again(self._resolver.current)  # the load may have added the field

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -25,7 +25,7 @@ from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.batched import batched
 from es_sbert.bundle.local_registry import try_register_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.connect import connected
+from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
@@ -63,9 +63,6 @@ from es_sbert.training.recipe import HardNegativesSpec
 from es_sbert.training.run_folder import hash_model, write_json
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_run import refuse_several_processes, train_model
-
-if TYPE_CHECKING:
-    from es_sbert.engines.connect import EngineOrClient
 
 # Documents that are ranked for a query: to find negatives, and to measure a model.
 _RANK_DEPTH, _MEASURED_DEPTH = 100, 10

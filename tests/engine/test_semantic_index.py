@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert import AsyncSemanticIndex, SemanticIndex
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.errors import IndexMismatch, IndexMissing, NotFoundError, UsageError
 from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
 from tests.conftest import also_es8, on_every_version
 from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of
@@ -53,6 +53,7 @@ def test_multiple_indices_are_searched_as_one(site: SampleIndices) -> None:
     values = cosines(site.query(TEXT), site.v)
     with open_at(site, [site.one, site.two]) as both:
         result = both.search(TEXT, 20, num_candidates=COUNT)
+    assert (result[0]["_id"], result[0]["_source"]) == (result[0].id, result[0].source)
     assert [hit.cosine for hit in result] == pytest.approx(best(np.concatenate([values, values]), 20), abs=CLOSE)
     assert {hit.index for hit in result} == {site.one, site.two}
     assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
@@ -116,6 +117,21 @@ def test_count_exists_and_get_see_what_the_name_covers(site: SampleIndices, one:
     with open_at(site, [site.one, site.two]) as both:
         assert both.count() == 2 * (COUNT + 1)
         assert both.get("two-17") == one.get("17")
+
+
+def test_timeout_is_that_of_the_connection_or_refused(site: SampleIndices) -> None:
+    address = site.engine.info.url
+    with SemanticIndex(site.one, address, vector_field="v", request_timeout=7) as index:
+        assert index.engine._timeout == 7
+    with raises(UsageError, "request_timeout", 7):
+        SemanticIndex(site.one, site.engine, vector_field="v", request_timeout=7)
+    with pytest.raises(NotFoundError) as missing:
+        SemanticIndex("no-such-index", address)
+    assert isinstance(missing.value, IndexMissing)
+    assert f"SemanticIndex.create('no-such-index', '{address}')" in missing.value.remedy
+    wrong: dict[str, Any] = {"sise": 3}
+    with pytest.raises(TypeError, match="The options are text, k, rerank, window, filter"):
+        SemanticIndex.search(SemanticIndex.__new__(SemanticIndex), "text", **wrong)
 
 
 def test_mixed_models_raise(site: SampleIndices) -> None:
@@ -225,7 +241,7 @@ def test_wrong_arguments_are_named(site: SampleIndices, one: SemanticIndex) -> N
         (one.delete, {"ids": [None]}),
         (one.add, {"documents": {"a": 1}}),
         (one.embed_missing, {"retry_seconds": float("nan")}),
-        (partial(SemanticIndex.create, "unused", site.engine), {"text_fields": "text", "passages": 0, "shards": "1"}),
+        (partial(SemanticIndex.create, "unused", site.engine), {"text_fields": 1, "passages": 0, "shards": "1"}),
         (partial(AsyncSemanticIndex, site.one), {"concurrency": 0}),
     ]
     for call, values in wrong:
