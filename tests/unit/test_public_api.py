@@ -20,7 +20,7 @@ from es_sbert import errors
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/update-api"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "es_sbert/__init__.py", *sorted((ROOT / "docs").rglob("*.md"))]
 _loader = SourceFileLoader("update_api", str(SCRIPT))
 api: Any = module_from_spec(spec_from_loader("update_api", _loader))  # type: ignore[arg-type]
 _loader.exec_module(api)
