@@ -181,9 +181,7 @@ def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
         data = read_judgements(options["judgements"], limit=limit)
     else:
         data = read_beir_folder(options["data"], limit=limit)
-    engine, chosen = (
-        shared.engine_settings(options),
-        shared.select_options(options, EvaluateIndexOptions.__annotations__),
-    )
+    engine = shared.engine_settings(options)
+    chosen = shared.select_options(options, EvaluateIndexOptions.__annotations__)
     reports = [evaluate_index(index, data, engine, model=model, report=report, **chosen) for index in indices]
     return reports[:1], reports[1:], (indices[0], indices[-1])

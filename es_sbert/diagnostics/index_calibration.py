@@ -36,7 +36,7 @@ from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, save_min_cosine, vector_field_from_state
 from es_sbert.messages import escape_unprintable, pluralize, setting
-from es_sbert.settings import CalibrationOptions, VectorFieldName
+from es_sbert.settings import CalibrationOptions, VectorFieldName, no_report
 from es_sbert.vectors import Vectors
 
 Counts = NDArray[np.int64]
@@ -105,8 +105,6 @@ def _is_unspaced(text: str) -> bool:
 
 # Candidate thresholds, in steps of 0.01: a finer grid would not be meaningful. *Shape:* (thresholds,).
 COSINE_GRID: Doubles = np.arange(-100, 100) / 100
-# If more than this share of unrelated documents reach a value, it does not separate them from relevant ones.
-DEFAULT_MAX_UNRELATED = 0.05
 # Cosines in memory at a time.
 _BLOCK_COSINES = 4_000_000
 # Rounding error of a mean of shares.
@@ -245,7 +243,7 @@ class Calibration:
 
 
 def recommend_cosine(
-    sample: CosineSample, keep: float, max_unrelated: float = DEFAULT_MAX_UNRELATED
+    sample: CosineSample, keep: float, max_unrelated: float
 ) -> tuple[list[ThresholdRow], CosineRecommendation]:
     """Find the largest value that keeps a share of the relevant documents.
 
@@ -465,10 +463,8 @@ class IndexCalibrator:
         encoder: Encoder,
         queries: Sequence[LabeledQuery] | None = None,
         *,
-        sample: int = 1000,
-        keep: float = 0.95,
-        max_unrelated: float = DEFAULT_MAX_UNRELATED,
-        report: Callable[[str], None] = lambda message: None,
+        report: Callable[[str], None] = no_report,
+        **options: Unpack[CalibrationOptions],
     ) -> Calibration:
         """Measure the cosines of queries with their relevant documents, and with others; recommend a minimum cosine.
 
@@ -477,15 +473,15 @@ class IndexCalibrator:
         Args:
             encoder: The model of the field.
             queries: Labeled queries; None makes pseudo-queries from the sampled documents.
-            sample: Number of documents to compare every query with.
-            keep: Share of the relevant documents that the recommended value keeps.
-            max_unrelated: Largest share of the unrelated documents that a useful value lets pass.
+            options: See `CalibrationOptions`; nothing is saved here.
             report: Called with a message before each step.
 
         Raises:
             IndexMismatch: the encoder has another model, or there are no vectors, queries or unrelated documents.
             EngineError: the engine failed.
         """
+        chosen = with_defaults(CalibrationOptions, options)
+        keep, max_unrelated = chosen["keep"], chosen["max_unrelated"]
         check_field_model(self.field, encoder.info.fingerprint, encoder.info.model)
         if queries is None and self._template is None:
             raise IndexMismatch(
@@ -497,7 +493,7 @@ class IndexCalibrator:
         documents = self._engine.count(self.field.index, self._has_vector)
         every = self._engine.count(self.field.index, self._filter)
         left_out = Counter({"documents without a vector": every - documents})
-        most = min(sample, self._state.result_window)
+        most = min(chosen["sample"], self._state.result_window)
         report(f"reading {min(most, documents):,} of {pluralize(documents, 'document')}")
         source, extra = self._source(), self._doc_values
         hits = random_hits(self._engine, self.field.index, self._has_vector, most, 0, source=source, extra=extra)
@@ -692,8 +688,8 @@ def calibrate_index(index: str, engine: EngineOrClient = None, **options: Unpack
             require_privileges(opened, field.index, SAVE_MIN_COSINE)
         with chosen_encoder(options, (field.index, field.meta.model, field.meta.fingerprint)) as encoder:
             report_warnings(encoder, report)
-            measuring = {name: chosen[name] for name in ("sample", "keep", "max_unrelated", "report")}
-            found = calibrator.calibrate(encoder, queries, **measuring)
+            measuring: Any = {name: chosen[name] for name in CalibrationOptions.__annotations__}
+            found = calibrator.calibrate(encoder, queries, report=report, **measuring)
         if save and found.recommended.overlaps:
             raise overlap_error(found)
         if save:

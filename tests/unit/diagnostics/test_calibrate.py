@@ -47,7 +47,7 @@ def share(cosines: Sequence[float], value: float) -> float:
 def test_recommends_the_largest_value_with_enough_recall(
     queries: list[tuple[list[float], list[float]]], keep: float
 ) -> None:
-    _, recommended = recommend_cosine(sample_of(queries), keep)
+    _, recommended = recommend_cosine(sample_of(queries), keep, 0.05)
     enough = [
         value for value in COSINE_GRID if np.mean([share(relevant, value) for relevant, _ in queries]) >= keep - 1e-9
     ]
@@ -61,7 +61,7 @@ def test_recommends_the_largest_value_with_enough_recall(
 @given(QUERIES)
 def test_rows_equal_brute_force(queries: list[tuple[list[float], list[float]]]) -> None:
     sample = sample_of(queries)
-    rows, recommended = recommend_cosine(sample, 0.8)
+    rows, recommended = recommend_cosine(sample, 0.8, 0.05)
     values = [row.min_cosine for row in rows]
     assert values == sorted(set(values))
     assert recommended.row in rows

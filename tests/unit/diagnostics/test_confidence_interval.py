@@ -78,7 +78,7 @@ def test_interval_of_unrelated_documents_holds_though_queries_share_them(is_made
         cosines = 0.3 * of_queries[:, None] + 0.6 * of_documents + random.normal(size=(size, size))
         mean = stats.norm.sf(1.5 / np.sqrt(0.3**2 + 0.6**2 + 1))
         counts = [half_reached(cosines >= 1.5, axis) for axis in (1, 0)]
-        rows, _ = recommend_cosine(CosineSample(relevant, *counts, made_of), 0.95)
+        rows, _ = recommend_cosine(CosineSample(relevant, *counts, made_of), 0.95, 0.05)
         [unrelated] = [row.unrelated for row in rows if row.min_cosine == 0.5]
         held.append(unrelated.low <= mean <= unrelated.high)
     assert np.mean(held) > 0.87  # from the queries alone, the share is about 0.8
