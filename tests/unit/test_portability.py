@@ -23,6 +23,8 @@ ignore_missing_imports = True
 follow_imports = skip
 [mypy-es_sbert.*,numpy.*,pydantic.*]
 follow_imports = normal
+[mypy-documentation.*]
+ignore_errors = True
 """
 
 
