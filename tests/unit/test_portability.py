@@ -21,7 +21,7 @@ python_version = 3.11
 check_untyped_defs = True
 ignore_missing_imports = True
 follow_imports = skip
-[mypy-es_sbert.*,numpy.*,pydantic.*]
+[mypy-es_sbert.*,numpy.*,pydantic.*,pydantic_settings.*]
 follow_imports = normal
 [mypy-documentation.*]
 ignore_errors = True
