@@ -59,6 +59,7 @@ if _TYPE_CHECKING:
         RankedHits,
         Reranking,
         SearchResult,
+        StoredDocument,
     )
     from es_sbert.search.search_scope import OpenOptions
     from es_sbert.search.semantic_index import CreateOptions, SemanticIndex
@@ -122,7 +123,7 @@ _NAMES = {
     "es_sbert.migration.migrate": "MigrationResult migrate_index",
     "es_sbert.search.async_semantic_index": "AsyncSemanticIndex",
     "es_sbert.search.search_result": (
-        "Hit HybridHit HybridResult PartialResult Passage RankedHits Reranking SearchResult"
+        "Hit HybridHit HybridResult PartialResult Passage RankedHits Reranking SearchResult StoredDocument"
     ),
     "es_sbert.search.search_scope": "OpenOptions",
     "es_sbert.search.semantic_index": "CreateOptions SemanticIndex",
@@ -141,7 +142,7 @@ __all__ = [
     "MetadataCounts", "MigrationResult", "OpenOptions", "PairScores", "PairedDifference", "ParityReport",
     "PartialResult", "Passage", "ProgressSnapshot", "RankedHits", "RankedText", "ReportRow", "Reranker",
     "RerankerManifest", "RerankerVariant", "Reranking", "ScoreParityReport", "SearchMethod", "SearchOptions",
-    "SearchResult", "SemanticIndex", "SkippedCounts", "TextPreview", "ThresholdRow", "VectorField",
+    "SearchResult", "SemanticIndex", "SkippedCounts", "StoredDocument", "TextPreview", "ThresholdRow", "VectorField",
     "VectorFieldMeta", "Verdict", "adopt_vectors", "calibrate_index", "cancel_migration", "evaluate_index",
     "evaluate_model", "export_model", "load_files", "migrate_index", "preview_files",
 ]  # fmt: skip

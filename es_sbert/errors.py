@@ -177,9 +177,19 @@ class _EngineResponse(EsSbertError):
     body: Any = None
     request: str = ""
 
+    @property
+    def status_code(self) -> int:
+        """`status`, as elasticsearch-py calls it."""
+        return self.status
+
+    @property
+    def error(self) -> str:
+        """`type`, as elasticsearch-py calls it."""
+        return self.type
+
 
 class NotFoundError(_EngineResponse):
-    """There is no index with that name, as in elasticsearch-py."""
+    """There is no index or document with that name, as in elasticsearch-py."""
 
     status = 404
 

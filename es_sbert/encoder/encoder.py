@@ -16,9 +16,14 @@ from es_sbert.arguments import as_texts, check_arguments
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.sentence_transformers_names import SentenceTransformersNames, check_without_meaning
+from es_sbert.encoder.opened_model import lasting_path
+from es_sbert.encoder.sentence_transformers_names import (
+    TEXTS_WITHOUT_MEANING,
+    SentenceTransformersNames,
+    check_without_meaning,
+)
 from es_sbert.encoder.text_pipeline import EncodeResult, EncoderInfo, TextPipeline
-from es_sbert.errors import UsageError
+from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import setting
 from es_sbert.settings import Count, LoadOptions, ModelName, RunOptions, no_report
 from es_sbert.vectors import Vectors, unit_vectors
@@ -61,6 +66,7 @@ class Encoder(SentenceTransformersNames):
         threads: CPU threads, by default one for each physical core. On CUDA the number of concurrent batches, by
             default 2.
         budget: Tokens of one batch, with padding on a CPU, without padding on CUDA; by default the best for the device.
+        truncate_dim: Number of dimensions to truncate vectors to; the same as the name `MODEL@N`.
         called: Name to show in `info.model` and in messages instead of the model's own name.
         report: Called with a message before slow steps such as the export, with the time after them, and once per
             process if `auto` finds no GPU.
@@ -81,11 +87,14 @@ class Encoder(SentenceTransformersNames):
         runtime: str = "auto",
         threads: Count | None = None,
         budget: Count | None = None,
+        truncate_dim: Count | None = None,
         called: str | None = None,
         report: Callable[[str], None] = no_report,
     ) -> None:
         loading: Any = {"device": device, "precision": precision, "runtime": runtime, "called": called}
         name = DEFAULT_MODEL if model is None else model
+        if truncate_dim is not None:
+            name = f"{lasting_path(name)}@{truncate_dim}"
         self.pipeline = TextPipeline(name, **loading, threads=threads, budget=budget, report=report)
 
     @property
@@ -113,6 +122,8 @@ class Encoder(SentenceTransformersNames):
         prompt: str | None = None,
         normalize_embeddings: bool = False,
         show_progress_bar: bool | None = None,
+        convert_to_tensor: bool = False,
+        truncate_dim: Count | None = None,
         **others: object,
     ) -> Vectors:
         """Embed texts.
@@ -124,6 +135,8 @@ class Encoder(SentenceTransformersNames):
             prompt: Text to prepend to each text instead.
             normalize_embeddings: Scale the vectors to length 1. Most models do that themselves.
             show_progress_bar: Show a progress bar on stderr.
+            convert_to_tensor: Return a tensor of torch, on the CPU.
+            truncate_dim: Number of values of each vector to return, from its beginning.
             others: Other arguments of sentence-transformers, with values that ask for what this method does anyway;
                 `batch_size` is ignored, since a batch has a maximum of tokens.
 
@@ -133,7 +146,7 @@ class Encoder(SentenceTransformersNames):
         Raises:
             UsageError: `kind` is unknown, a text is not a str or not valid Unicode, or an argument cannot be applied.
         """
-        check_without_meaning(others)
+        check_without_meaning(others, TEXTS_WITHOUT_MEANING, self.device)
         listed = [texts] if isinstance(texts, str) else as_texts(texts)
         kind = kind or prompt_name
         if prompt is not None:
@@ -149,9 +162,16 @@ class Encoder(SentenceTransformersNames):
             vectors = np.concatenate([np.empty((0, self.info.dimensions), np.float32), *parts])
         else:
             vectors = self.pipeline.encode_details(listed, kind).vectors
+        vectors = vectors[:, :truncate_dim]
         if normalize_embeddings:
             vectors = unit_vectors(vectors)
-        return vectors[0] if isinstance(texts, str) else vectors
+        array: Vectors = vectors[0] if isinstance(texts, str) else vectors
+        if convert_to_tensor:
+            require_extra("train", "torch")
+            import torch  # imported here: other programs do without it
+
+            return torch.from_numpy(np.ascontiguousarray(array))  # type: ignore[return-value]
+        return array
 
     @check_arguments
     def encode_stream(

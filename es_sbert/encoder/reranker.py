@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.arguments import as_texts, check_arguments
+from es_sbert.arguments import as_texts, check_arguments, other_names, wrong_argument
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.model_loading import open_reranker, open_variant, select_reranker_variant
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
+from es_sbert.encoder.sentence_transformers_names import MODEL_NAMES, check_without_meaning
 from es_sbert.errors import ModelError, UsageError
 from es_sbert.messages import setting
 from es_sbert.runtime.batching import BatchLimits, plan_batches
@@ -41,10 +42,12 @@ class RankedText(TypedDict):
     Attributes:
         corpus_id: Position of the text in the given list.
         score: Score of the text for the query.
+        text: The text, if it was asked for.
     """
 
     corpus_id: int
     score: float
+    text: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -148,32 +151,57 @@ class Reranker(OpenedModel):
         self.name = f"{bundle.model.name} ({selected.variant})"
         self.warnings = selected.warnings
 
+    if not TYPE_CHECKING:
+        __getattr__ = other_names(MODEL_NAMES)
+
     def __repr__(self) -> str:
         return f"<Reranker {self.name!r}>"
 
     @check_arguments
-    def predict(self, query: str, texts: Sequence[str]) -> Scores:
+    def predict(
+        self, query: str | Sequence[Sequence[str]], texts: Sequence[str] | None = None, **others: object
+    ) -> Scores:
         """Score texts for a query: *shape* ``(texts,)``; a higher score means a better match.
+
+        Args:
+            query: The query; or without `texts` pairs of a query and a text, as in sentence-transformers.
+            others: Other arguments of sentence-transformers, with values that ask for what this method does anyway.
 
         Raises:
             UsageError, ModelError: as for `score`.
         """
-        texts = as_texts(texts)
-        return self.score([query] * len(texts), texts)
+        check_without_meaning(others, {})
+        if texts is not None:
+            texts = as_texts(texts)
+            return self.score([query] * len(texts), texts)  # type: ignore[list-item]
+        if isinstance(query, str) or not all(len(pair) == 2 and not isinstance(pair, str) for pair in query):
+            raise wrong_argument("query", query, 'a query and its texts, or a list of pairs: [("a query", "a text")]')
+        return self.score([pair[0] for pair in query], [pair[1] for pair in query])
 
     @check_arguments
-    def rank(self, query: str, texts: Sequence[str], top_k: Count | None = None) -> list[RankedText]:
+    def rank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        top_k: Count | None = None,
+        *,
+        return_documents: bool = False,
+        **others: object,
+    ) -> list[RankedText]:
         """Sort texts by their score for a query, best first, as sentence-transformers' `CrossEncoder.rank` does.
 
         Args:
             top_k: Number of texts to return; all by default.
+            return_documents: Whether to return the texts too.
+            others: As for `predict`.
 
         Raises:
             UsageError, ModelError: as for `score`.
         """
-        scores = self.predict(query, texts)
+        scores = self.predict(query, texts, **others)
         order = np.argsort(-scores, kind="stable")[:top_k]
-        return [{"corpus_id": int(number), "score": float(scores[number])} for number in order]
+        ranked: list[RankedText] = [{"corpus_id": int(number), "score": float(scores[number])} for number in order]
+        return [{**each, "text": texts[each["corpus_id"]]} for each in ranked] if return_documents else ranked
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> Scores:
         """Score pairs as sentence-transformers' CrossEncoder does: *shape* ``(pairs,)``.

@@ -4,42 +4,57 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.arguments import other_names
 from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.errors import UsageError, WrongArgument
 from es_sbert.vectors import Vectors, unit_vectors
 
 # Arguments of `SentenceTransformer.encode` that have no meaning here: values that ask for what `encode` does anyway,
 # and what to do instead.
-_WITHOUT_MEANING: dict[str, tuple[tuple[object, ...], str]] = {
+Refusals: TypeAlias = Mapping[str, tuple[tuple[object, ...], str]]
+TEXTS_WITHOUT_MEANING: Refusals = {
     "chunk_size": ((None,), "Threads share the batches of a call: Encoder(model, threads=N)."),
     "convert_to_numpy": ((True,), "The result is one array; list(encoder.encode(texts)) is a list of vectors."),
-    "convert_to_tensor": ((False,), "The result is an array: torch.from_numpy(encoder.encode(texts))."),
     "device": ((None,), 'The device is chosen when the model is opened: Encoder(model, device="cuda").'),
     "output_value": (("sentence_embedding",), "Compute token embeddings with sentence-transformers."),
     "pool": ((None,), "Threads share the batches of a call: Encoder(model, threads=N)."),
     "precision": (("float32",), "Vectors are float32; an index quantizes them: SemanticIndex.create(index_type=…)."),
-    "truncate_dim": ((None,), 'Open the model with fewer dimensions: Encoder("NAME@DIMENSIONS").'),
 }
+# Arguments that change only the speed or what is shown; here a batch has a maximum of tokens (`budget`).
+_IGNORED = frozenset({"batch_size", "num_workers", "show_progress_bar"})
+# Names of the models of sentence-transformers.
+MODEL_NAMES = """
+encode_multi_process=encode start_multi_process_pool=encode stop_multi_process_pool=encode tokenize=pipeline.tokenize
+fit=es_sbert.train_model train=es_sbert.train_model evaluate=es_sbert.evaluate_model rerank=rank compute_score=predict
+save=es_sbert.export_model save_pretrained=es_sbert.export_model push_to_hub=es_sbert.export_model
+to=Encoder(model,device=…) cuda=Encoder(model,device=…) cpu=Encoder(model,device=…)
+"""
 
 
-def check_without_meaning(given: Mapping[str, object]) -> None:
-    """Check arguments of `SentenceTransformer.encode` that `Encoder.encode` does not have.
+def check_without_meaning(given: Mapping[str, object], refusals: Refusals, device: str = "") -> None:
+    """Check arguments of sentence-transformers that a method does not have.
+
+    Args:
+        refusals: The values of each that ask for what the method does anyway, and what to do instead of others.
+        device: The device of the model, which may be named.
 
     Raises:
-        UsageError: one asks for what `encode` does not do.
+        UsageError: one asks for what the method does not do.
         WrongArgument: one is unknown.
     """
     for name, value in given.items():
-        if name == "batch_size":
-            continue  # it changes only the speed; here a batch has a maximum of tokens (`budget`)
-        if name not in _WITHOUT_MEANING:
-            raise WrongArgument(f"unknown option: {name}", "See help(Encoder.encode).").about(name, value)
-        accepted, instead = _WITHOUT_MEANING[name]
+        if name in _IGNORED or (name == "device" and str(value) in (device, device.partition(":")[0])):
+            continue
+        if name not in refusals:
+            raise WrongArgument(f"unknown option: {name}", "See the help of this method for its options.").about(
+                name, value
+            )
+        accepted, instead = refusals[name]
         if value not in accepted:
             raise UsageError(f"`encode` has no `{name}` ({value!r})", instead).about(name, value)
 
@@ -75,11 +90,29 @@ class SentenceTransformersNames:
         cosines: NDArray[np.float32] = unit_vectors(rows) @ unit_vectors(columns).T
         return cosines
 
+    def similarity_pairwise(self, first: Vectors, second: Vectors) -> NDArray[np.float32]:
+        """Compute the cosine of each vector of `first` with that of `second` in its place, *shape:* ``(texts,)``."""
+        rows, others = (unit_vectors(np.atleast_2d(np.asarray(each, dtype=np.float32))) for each in (first, second))
+        cosines: NDArray[np.float32] = (rows * others).sum(axis=1)
+        return cosines
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """The function that compares vectors: `cosine`."""
+        return "cosine"
+
+    if not TYPE_CHECKING:
+        __getattr__ = other_names(MODEL_NAMES)
+
     def get_embedding_dimension(self) -> int:
         """Number of values of a vector; also `info.dimensions`."""
         return int(self.info.dimensions)
 
     get_sentence_embedding_dimension = get_embedding_dimension  # the older name
+
+    def get_max_seq_length(self) -> int:
+        """Maximum tokens that the model reads of a text; also `info.max_tokens`."""
+        return self.max_seq_length
 
     @property
     def max_seq_length(self) -> int:

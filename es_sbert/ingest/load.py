@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -35,7 +36,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, WriteState, prune_index, read_write_state, report_concurrent_changes
-from es_sbert.messages import be, pluralize, setting
+from es_sbert.messages import be, log_event, pluralize, setting
 
 T = TypeVar("T")
 OpenCheckpoint = Callable[[Path, LoadIdentity], LoadCheckpoint]
@@ -159,6 +160,9 @@ def open_load(
         notes: list[str] = []
         if (left := settings_of_killed_load(index)) is not None:
             notes.append(": ".join(left))
+        if stream is not None and settings.id_field is None and stream.has_unused_ids:
+            notes.append(f"ids are hashes of the documents: set {setting('id_field', 'id')} to use their field id")
+            log_event("id_field_unused", notes[-1], logging.WARNING)
         checkpoint: LoadCheckpoint | None = None
         if plan.state_file is not None:
             checkpoint = stack.enter_context(closing(open_checkpoint(plan.state_file, _identity(plan, index, targets))))

@@ -63,6 +63,13 @@ class RecordStream:
         """The objects among the first records; none once the stream is read."""
         return [record.fields for record in self._peeked if isinstance(record, Record)]
 
+    @property
+    def has_unused_ids(self) -> bool:
+        """Whether all of the first records have a field `id` and no other id."""
+        return bool(self._peeked) and all(
+            isinstance(each, Record) and each.id is None and "id" in each.fields for each in self._peeked
+        )
+
     def peek(self) -> Iterator[Record | RejectedRecord]:
         """Yield the first records, as many as the caller reads; iterating over the stream yields them again."""
         yield from self._peeked

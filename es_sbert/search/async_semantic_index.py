@@ -7,14 +7,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from threading import Lock
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from es_sbert.arguments import check_arguments, spell_out
+from es_sbert.arguments import check_arguments, other_names, spell_out
 from es_sbert.engines.connect import EngineOrClient
 from es_sbert.errors import UsageError
 from es_sbert.forks import renew_after_fork
 from es_sbert.search.search_scope import OpenOptions
-from es_sbert.search.semantic_index import CreateOptions, SemanticIndex
+from es_sbert.search.semantic_index import INDEX_NAMES, CreateOptions, SemanticIndex
 from es_sbert.settings import Count
 
 T = TypeVar("T")
@@ -102,12 +102,17 @@ class AsyncSemanticIndex:
     count = _in_pool(SemanticIndex.count)
     exists = _in_pool(SemanticIndex.exists)
     get = _in_pool(SemanticIndex.get)
+    refresh = _in_pool(SemanticIndex.refresh)
+    delete_index = _in_pool(SemanticIndex.delete_index)
     similar_to = _in_pool(SemanticIndex.similar_to)
     hybrid = _in_pool(SemanticIndex.hybrid)
     body = _in_pool(SemanticIndex.body)
     clause = _in_pool(SemanticIndex.clause)
     similar_body = _in_pool(SemanticIndex.similar_body)
     hybrid_bodies = _in_pool(SemanticIndex.hybrid_bodies)
+
+    if not TYPE_CHECKING:
+        __getattr__ = other_names(INDEX_NAMES)
 
     async def close(self) -> None:
         """Close what this object opened itself, after the running calls have ended."""

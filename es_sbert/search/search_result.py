@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from reprlib import Repr
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from es_sbert.engines.error_mapping import root_cause
 from es_sbert.engines.rest import Json
@@ -42,35 +42,43 @@ class Passage:
     text: str | None
 
 
-# The engine's names of the members of a hit.
+# The engine's names of the members of a document.
 _ENGINE_NAMES = {"_id": "id", "_index": "index", "_score": "score", "_source": "source"}
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
-class FoundDocument:
-    """What hits of all searches have.
+@dataclass(frozen=True, kw_only=True)
+class StoredDocument:
+    """A document of an index. `document["_source"]` reads a member by the engine's name.
 
     Attributes:
         id: The document's id.
-        score: The engine's `_score`; of a hybrid search the fused score, see `HybridHit`.
         source: The document, without its vector.
         index: The concrete index it came from.
+    """
+
+    id: str
+    source: Json
+    index: str
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, _ENGINE_NAMES[name])
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class FoundDocument(StoredDocument):
+    """What hits of all searches have.
+
+    Attributes:
+        score: The engine's `_score`; of a hybrid search the fused score, see `HybridHit`.
         passage: The nearest passage, if the index holds passages.
         highlight: Field → its parts with the words of the query marked, if requested.
         rerank_score: The cross-encoder's score for the query and the hit, in the model's own range, if it was reranked.
     """
 
-    id: str
     score: float
-    source: Json
-    index: str
     passage: Passage | None = None
     highlight: dict[str, list[str]] = field(default_factory=dict)
     rerank_score: float | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        """Return `_id`, `_index`, `_score` or `_source`, as in a response of the engine."""
-        return getattr(self, _ENGINE_NAMES[name])
 
     def _scores(self) -> Json:
         """The members of `as_json` between index and source."""
@@ -243,6 +251,8 @@ def read_partial(answers: Iterable[Json]) -> PartialResult | None:
 class RankedHits(Generic[AnyHit]):
     """Hits, best first. `result[0]` is the best one, `result[:3]` a result with the first three.
 
+    `result["hits"]["hits"]` is the list of hits, and `hit["_source"]` a document, as in a response of the engine.
+
     Usage:
         ```python
         result = index.search("heavy rain", k=10)
@@ -282,7 +292,12 @@ class RankedHits(Generic[AnyHit]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
 
-    def __getitem__(self, index: int | slice) -> AnyHit | Self:
+    @overload
+    def __getitem__(self, index: Literal["hits", "took"]) -> Any: ...
+
+    def __getitem__(self, index: int | slice | str) -> Any:
+        if isinstance(index, str):
+            return {"took": self.took_ms, "hits": {"hits": list(self.hits)}}[index]  # as in a response of the engine
         return replace(self, hits=self.hits[index]) if isinstance(index, slice) else self.hits[index]
 
     def __repr__(self) -> str:

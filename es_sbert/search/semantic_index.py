@@ -8,14 +8,14 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
-from es_sbert.arguments import as_texts, check_arguments, spell_out
+from es_sbert.arguments import as_texts, check_arguments, other_names, spell_out
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.encoder import Encoder, check_one_model
 from es_sbert.engines.connect import EngineOrClient, address_settings, open_engine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import IndexMissing, UsageError
+from es_sbert.errors import IndexMissing, NotFoundError, UsageError
 from es_sbert.index.vector_field import (
     VectorField,
     ensure_vector_field,
@@ -34,7 +34,7 @@ from es_sbert.search.search_request import (
     read_document_vector,
     search_request,
 )
-from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult, read_partial
+from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult, StoredDocument, read_partial
 from es_sbert.search.search_scope import (
     AliasResolver,
     OpenOptions,
@@ -54,6 +54,15 @@ Result = TypeVar("Result", bound=RankedHits[Any])
 BuildRequests: TypeAlias = Callable[[SearchTarget], Sequence[SearchRequest[Result]]]
 # Searches in one request of `search_many`: each sends a whole query vector.
 _SEARCHES_PER_REQUEST = 100
+
+
+# Names of other clients.
+INDEX_NAMES = """
+add_documents=add add_texts=add bulk=add index=add index_documents=add update=add upsert=add hybrid_search=hybrid
+knn=search_vector knn_search=search_vector like=similar_to more_like_this=similar_to msearch=search_many
+multi_search=search_many query=search semantic_search=search similarity_search=search mget=get model=encoder
+client=engine
+"""
 
 
 class CreateOptions(IndexOptions, OpenOptions, total=False):
@@ -91,7 +100,7 @@ class SemanticIndex:
             `RankedHits.indices_without_field`.
         engine: An address, a list of addresses of one cluster, settings, a client of elasticsearch-py (8 or 9) or
             opensearch-py, or an engine. An open client or engine is used with its own settings and is not closed by
-            `close`.
+            `close`. It may also come before the index.
         options: See `OpenOptions`.
 
     Raises:
@@ -246,17 +255,37 @@ class SemanticIndex:
         return self.count({"ids": {"values": [id]}}) > 0
 
     @check_arguments
-    def get(self, id: str) -> Json | None:
-        """Return a document without its vector; None if there is none with this id.
+    def get(self, id: str) -> StoredDocument:
+        """Return a document without its vector.
 
         Raises:
+            NotFoundError: there is no document with this id; `exists` says so without an error.
             UsageError: several documents have the id, in different indices or with different routings.
         """
         scope = self._resolver.target(with_encoder=False).scope
         query = scope.combine_filter({"ids": {"values": [id]}})
         body = {"query": query, "_source": {"excludes": [scope.name]}}
         found = self._engine.search(scope.all_indices, body, routing=scope.routing)["hits"]["hits"]
-        return only_hit(found, id).get("_source", {}) if found else None
+        if not found:
+            remedy = "Check the id. `exists` says whether there is such a document."
+            raise NotFoundError(f"there is no document {id!r} in {self}", remedy).about("id", id)
+        hit = only_hit(found, id)
+        return StoredDocument(id=id, source=hit.get("_source", {}), index=hit["_index"])
+
+    def refresh(self) -> None:
+        """Make all writes of other programs visible to searches; `add` and `delete` do so themselves."""
+        for index in self._scope().all_indices:
+            self._engine.refresh(index)
+
+    def delete_index(self) -> None:
+        """Delete the index with all its documents. An alias is refused.
+
+        Raises:
+            UsageError: several names or a pattern are open.
+            RequestFailed: the name is an alias.
+        """
+        self._scope()  # refuses a closed index
+        self._engine.delete_index(self._single_name("deleted from"))
 
     @check_arguments
     @spell_out(SearchOptions)
@@ -521,6 +550,9 @@ class SemanticIndex:
                 replace(request.read(own), partial=missing, indices_without_field=scope.indices_without_field)
             )
         return results
+
+    if not TYPE_CHECKING:
+        __getattr__ = other_names(INDEX_NAMES)
 
     def close(self) -> None:
         """Close what this object opened itself."""

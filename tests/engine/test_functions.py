@@ -16,8 +16,8 @@ from tests.engine.ingest_support import sentences, write_jsonl
 pytestmark = pytest.mark.one_engine
 
 
-def test_index_is_loaded_calibrated_and_migrated(
-    engine: Engine, encoders: tuple[Encoder, Encoder], index_name: str, tmp_path: Path
+def test_index_is_loaded_calibrated_migrated_and_deleted(
+    engine: Engine, encoders: tuple[Encoder, Encoder], index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url, alias = engine.info.url, f"{index_name}-alias"
     file = write_jsonl(tmp_path / "docs.jsonl", sentences(60))
@@ -29,6 +29,7 @@ def test_index_is_loaded_calibrated_and_migrated(
         index_name, str(file), url, encoder=encoders[0], progress=shown.append, state=tmp_path / "state", **places
     )
     assert (report.indexed, shown[-1].processed) == (60, 60)
+    assert '`id_field="id"`' in " ".join(report.notes) + caplog.text
     assert es_sbert.load_files(index_name, engine=engine, encoder=encoders[0], text_fields="text").indexed == 0
     assert es_sbert.calibrate_index(index_name, engine, encoder=encoders[0], keep=0.5).documents == 60
     engine.update_aliases([{"add": {"index": index_name, "alias": alias, "is_write_index": True}}])
@@ -36,8 +37,9 @@ def test_index_is_loaded_calibrated_and_migrated(
     migrated = es_sbert.migrate_index(alias, url, encoder=encoders[1], report=messages.append, **places)
     assert (migrated.finished, migrated.documents) == (True, 60)
     assert any("Gateways need" in message for message in messages)
-    assert es_sbert.SemanticIndex(alias, engine, encoder=encoders[1]).count() == 60
-    engine.delete_index(migrated.target)
+    with es_sbert.SemanticIndex(migrated.target, url) as index:
+        index.delete_index()
+    assert engine.get_index(alias) is None
 
 
 @pytest.mark.parametrize(

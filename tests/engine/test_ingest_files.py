@@ -163,7 +163,7 @@ def test_settings_that_a_killed_load_left_off_are_named_and_kept(engine: Engine,
     killed = {"es_sbert": {"load": {"before": {"index.number_of_replicas": "2"}, "run": "r"}}}
     settings = {"index.number_of_replicas": "0"}
     engine.create_index(loads.index, {"settings": settings, "mappings": {"_meta": killed}})
-    [note] = loads.load(path).notes
+    [note] = loads.load(path, id_field="id").notes
     assert f'`PUT {loads.index}/_settings` with {{"index.number_of_replicas":"2"}}' in note
     engine.put_settings(loads.index, {"index.number_of_replicas": "2"})
-    assert loads.load(path).notes == ()
+    assert loads.load(path, id_field="id").notes == ()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_sbert import AsyncSemanticIndex, SemanticIndex
+from es_sbert import AsyncSemanticIndex, SemanticIndex, StoredDocument
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, NotFoundError, UsageError
 from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
@@ -107,16 +107,47 @@ def test_count_exists_and_get_see_what_the_name_covers(site: SampleIndices, one:
     assert one.count([{"term": {"group": 1}}, {"range": {"number": {"lt": 50}}}]) == 5
     assert one.exists("17")
     assert not one.exists("missing")
-    assert one.get("17") == {"text": text_of(17), "group": 7, "number": 17}
-    assert one.get("bare") == {"text": "nothing", "group": 1, "number": COUNT}
-    assert one.get("missing") is None
+    assert one.get("17") == StoredDocument(
+        id="17", index=site.one, source={"text": text_of(17), "group": 7, "number": 17}
+    )
+    assert one.get("bare")["_source"] == {"text": "nothing", "group": 1, "number": COUNT}
+    with pytest.raises(NotFoundError, match="there is no document 'missing'") as caught:
+        one.get("missing")
+    assert (caught.value.status_code, caught.value.value) == (404, "missing")
     alias = f"{site.one}-sevens"
     site.engine.update_aliases([{"add": {"index": site.one, "alias": alias, "filter": {"term": {"group": 7}}}}])
     with open_at(site, alias) as sevens:
-        assert (sevens.count(), sevens.exists("17"), sevens.get("18")) == (COUNT / 10, True, None)
+        assert (sevens.count(), sevens.exists("17"), sevens.exists("18")) == (COUNT / 10, True, False)
     with open_at(site, [site.one, site.two]) as both:
         assert both.count() == 2 * (COUNT + 1)
-        assert both.get("two-17") == one.get("17")
+        assert both.get("two-17").source == one.get("17").source
+
+
+def test_names_of_elasticsearch_py_are_taken_or_answered(site: SampleIndices, one: SemanticIndex) -> None:
+    expected = one.search(TEXT, 3, filter={"term": {"group": 4}})
+    found = one.search(query=TEXT, size=3, filters={"term": {"group": 4}}, _source=["text"])
+    assert [hit["_id"] for hit in found["hits"]["hits"]] == [hit.id for hit in expected]
+    assert found[0]["_source"] == {"text": text_of(number(found[0]))}
+    assert found[0]["_score"] == expected[0].score
+    assert one.count(query={"term": {"group": 1}}) == one.count({"term": {"group": 1}})
+    wrong: dict[str, Any] = {"min_score": 1, "size": 3}
+    with pytest.raises(TypeError, match="The options are text, k, rerank, window, filter") as caught:
+        one.search(TEXT, 2, **wrong)
+    assert caught.value.setting == "min_score"  # type: ignore[attr-defined]
+    for name, instead in (("msearch", "search_many"), ("bulk", "add"), ("hybrid_search", "hybrid")):
+        with pytest.raises(AttributeError, match=f"SemanticIndex has no `{name}`; use `{instead}`"):
+            getattr(one, name)
+    address = site.engine.info.url
+    with SemanticIndex(address, index=site.one, vector_field="v", request_timeout=7) as other:
+        assert other.engine._timeout == 7
+    with SemanticIndex(site.engine, site.one, vector_field="v") as other:
+        assert other.count() == one.count()
+        other.refresh()
+    with pytest.raises(UsageError, match="`request_timeout` cannot change an open client"):
+        SemanticIndex(site.one, site.engine, vector_field="v", request_timeout=7)
+    with pytest.raises(NotFoundError, match="there is no index") as missing:
+        SemanticIndex("no-such-index", address)
+    assert f"SemanticIndex.create('no-such-index', '{address}')" in missing.value.remedy
 
 
 def test_timeout_is_that_of_the_connection_or_refused(site: SampleIndices) -> None:

@@ -30,6 +30,7 @@ CLASSES = {each.__name__: each for each in api.public_classes()}
 # Names of other libraries in signatures.
 FOREIGN = {
     "ABC", "Any", "BaseModel", "BaseSettings", "Callable", "Exception", "Iterable", "Iterator", "Literal", "Mapping",
+    "NotRequired",
     "NDArray", "None", "Path", "SecretStr", "Self", "Sequence", "StrEnum", "True", "False", "TypeError", "TypedDict",
     "ValueError",
 }  # fmt: skip

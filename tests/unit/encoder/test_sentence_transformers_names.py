@@ -25,8 +25,20 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "unit vectors": lambda model: model.encode(TEXTS, batch_size=2, normalize_embeddings=True),
     "a progress bar": lambda model: model.encode(TEXTS, show_progress_bar=True, convert_to_numpy=True),
     "similarity": lambda model: np.asarray(model.similarity(model.encode(TEXTS[0]), model.encode(TEXTS))),
+    "pairs": lambda model: np.asarray(model.similarity_pairwise(model.encode(TEXTS[:2]), model.encode(TEXTS[1:]))),
+    "a tensor": lambda model: model.encode(TEXTS, convert_to_tensor=True, device="cpu").numpy(),
+    "fewer numbers": lambda model: model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True),
+    "names of texts": lambda model: model.encode(sentences=TEXTS),
+    "limits": lambda model: [model.get_max_seq_length(), len(model.prompts)],
     "dimensions": lambda model: [model.get_embedding_dimension(), model.max_seq_length],
 }
+
+
+def test_truncated_model_is_the_one_of_that_name(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "model")
+    with Encoder(folder, truncate_dim=4) as encoder, Encoder(f"{folder}@4") as named:
+        assert encoder.info.fingerprint == named.info.fingerprint
+        assert encoder.encode(TEXTS).shape == (3, 4)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -41,12 +53,16 @@ def test_program_gets_what_sentence_transformers_returns(name: str, tmp_path: Pa
 
 
 def test_what_has_no_meaning_is_refused_with_the_reason(encoder: Encoder, capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in ({"convert_to_tensor": True}, {"precision": "int8"}, {"device": "cuda"}):
+    for wrong in ({"convert_to_numpy": False}, {"precision": "int8"}, {"device": "cuda"}):
         with raises(UsageError, next(iter(wrong))):
             encoder.encode(TEXTS, **wrong)
     with pytest.raises(WrongArgument):
         encoder.encode(TEXTS, colour="red")
     with pytest.raises(UsageError, match="cannot be set to 512 on an open model"):
         encoder.max_seq_length = 512
+    for name, instead in (("save", "export_model"), ("start_multi_process_pool", "encode"), ("to", "device=")):
+        with pytest.raises(AttributeError, match=f"Encoder has no `{name}`; use .*{instead}"):
+            getattr(encoder, name)
+    assert not hasattr(encoder, "embed_until")  # of the steps that loads use
     assert encoder.encode([], show_progress_bar=True).shape == (0, encoder.info.dimensions)
     assert capsys.readouterr().out == ""  # the bar is on stderr
