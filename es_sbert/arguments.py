@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -26,17 +26,15 @@ _BOUNDS = {
     "ge": (operator.ge, "at least"), "gt": (operator.gt, "more than"),
     "le": (operator.le, "at most"), "lt": (operator.lt, "less than"),
 }  # fmt: skip
-# Keywords of elasticsearch-py, sentence-transformers and other clients, and the names here, of which the first counts
-# that a function has and that is not given.
+# Keywords of elasticsearch-py, sentence-transformers and other clients, and the names here.
 _OTHER_KEYWORDS = """
 size=k top_k=k n_results=k query=text,filter queries=texts sentences=texts inputs=texts documents=texts
 docs=documents,texts corpus=documents,texts hosts=engine host=engine url=engine client=engine es=engine
 es_client=engine connection=engine model_name=model model_name_or_path=model doc_id=id,ids document_id=id,ids id=ids
-_source=source source_includes=source filters=filter index=name,alias index_name=index,name,alias name=index,alias
+_source=source source_includes=source filters=filter index=name index_name=index,name name=index
 text_field=text_fields timeout=request_timeout
 """
 _OWN_NAMES = dict(pair.split("=") for pair in _OTHER_KEYWORDS.split())
-_CREATE = "The text is set where the index is created: SemanticIndex.create(name, engine, text_fields=…). "
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
@@ -68,43 +66,20 @@ def check_arguments(function: F) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         positional = checks()[0]
-        args, kwargs = _with_engine_last(args, kwargs, positional)
-        if not kwargs.keys() <= {*positional}:
-            kwargs = _with_own_names(kwargs, positional[: len(args)], positional)
-            unknown = [name for name in kwargs if name not in positional]
-            if unknown and "others" not in positional:
-                names = ", ".join(name for name in positional if name not in ("self", "cls"))
-                remedy = f"{_CREATE if 'text_field' in unknown else ''}The options are {names}."
-                message = f"unknown option: {', '.join(sorted(unknown))}"
-                raise WrongArgument(message, remedy).about(min(unknown), kwargs[min(unknown)])
+        known = [name for name in positional if name not in ("self", "cls", "others")]
+        other = {name: _own_name(name, known) for name in kwargs if name not in positional}
+        if any(other.values()) or (other and "others" not in positional):
+            hints = "".join(f"Use {new} instead of {old}. " for old, new in other.items() if new)
+            message, remedy = f"unknown option: {', '.join(other)}", f"{hints}The options are {', '.join(known)}."
+            raise WrongArgument(message, remedy).about(next(iter(other)), kwargs[next(iter(other))])
         python_args = [*map(check, positional, args), *args[len(positional) :]]
         return function(*python_args, **{name: check(name, value) for name, value in kwargs.items()})
 
     return cast("F", checked)
 
 
-def _with_engine_last(
-    args: tuple[Any, ...], given: dict[str, Any], positional: Sequence[str]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Let an address or a client come before the name of the index, as in other libraries."""
-    place = positional.index("engine") - 1 if "engine" in positional else len(args)
-    if place < len(args) and positional[place] in ("index", "name") and "engine" not in given:
-        first = args[place]
-        if not isinstance(first, str | Sequence) or "://" in str(first):
-            return (*args[:place], *args[place + 1 :]), given | {"engine": first}
-    return args, given
-
-
-def _with_own_names(given: Mapping[str, Any], positional: Sequence[str], names: Collection[str]) -> dict[str, Any]:
-    """Return keywords by the names of this library."""
-    renamed: dict[str, Any] = {}
-    for name, value in given.items():
-        taken = {*positional, *given, *renamed}
-        own = (each for each in _OWN_NAMES.get(name, "").split(",") if each in names and each not in taken)
-        renamed[name if name in names else next(own, name)] = value
-    if "retry_seconds" in names:
-        renamed.pop("refresh", None)  # an index is always refreshed after it was written to
-    return renamed
+def _own_name(name: str, known: Iterable[str]) -> str | None:
+    return next((each for each in _OWN_NAMES.get(name, "").split(",") if each in known), None)
 
 
 def other_names(names: str) -> Callable[[object, str], Any]:

@@ -102,8 +102,6 @@ class AsyncSemanticIndex:
     count = _in_pool(SemanticIndex.count)
     exists = _in_pool(SemanticIndex.exists)
     get = _in_pool(SemanticIndex.get)
-    refresh = _in_pool(SemanticIndex.refresh)
-    delete_index = _in_pool(SemanticIndex.delete_index)
     similar_to = _in_pool(SemanticIndex.similar_to)
     hybrid = _in_pool(SemanticIndex.hybrid)
     body = _in_pool(SemanticIndex.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from reprlib import Repr
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from es_sbert.engines.error_mapping import root_cause
 from es_sbert.engines.rest import Json
@@ -251,8 +251,6 @@ def read_partial(answers: Iterable[Json]) -> PartialResult | None:
 class RankedHits(Generic[AnyHit]):
     """Hits, best first. `result[0]` is the best one, `result[:3]` a result with the first three.
 
-    `result["hits"]["hits"]` is the list of hits, and `hit["_source"]` a document, as in a response of the engine.
-
     Usage:
         ```python
         result = index.search("heavy rain", k=10)
@@ -292,12 +290,7 @@ class RankedHits(Generic[AnyHit]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
 
-    @overload
-    def __getitem__(self, index: Literal["hits", "took"]) -> Any: ...
-
-    def __getitem__(self, index: int | slice | str) -> Any:
-        if isinstance(index, str):
-            return {"took": self.took_ms, "hits": {"hits": list(self.hits)}}[index]  # as in a response of the engine
+    def __getitem__(self, index: int | slice) -> AnyHit | Self:
         return replace(self, hits=self.hits[index]) if isinstance(index, slice) else self.hits[index]
 
     def __repr__(self) -> str:

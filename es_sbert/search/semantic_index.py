@@ -100,7 +100,7 @@ class SemanticIndex:
             `RankedHits.indices_without_field`.
         engine: An address, a list of addresses of one cluster, settings, a client of elasticsearch-py (8 or 9) or
             opensearch-py, or an engine. An open client or engine is used with its own settings and is not closed by
-            `close`. It may also come before the index.
+            `close`.
         options: See `OpenOptions`.
 
     Raises:
@@ -271,21 +271,6 @@ class SemanticIndex:
             raise NotFoundError(f"there is no document {id!r} in {self}", remedy).about("id", id)
         hit = only_hit(found, id)
         return StoredDocument(id=id, source=hit.get("_source", {}), index=hit["_index"])
-
-    def refresh(self) -> None:
-        """Make all writes of other programs visible to searches; `add` and `delete` do so themselves."""
-        for index in self._scope().all_indices:
-            self._engine.refresh(index)
-
-    def delete_index(self) -> None:
-        """Delete the index with all its documents. An alias is refused.
-
-        Raises:
-            UsageError: several names or a pattern are open.
-            RequestFailed: the name is an alias.
-        """
-        self._scope()  # refuses a closed index
-        self._engine.delete_index(self._single_name("deleted from"))
 
     @check_arguments
     @spell_out(SearchOptions)

@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert import AsyncSemanticIndex, SemanticIndex, StoredDocument
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import IndexMismatch, IndexMissing, NotFoundError, UsageError
+from es_sbert.errors import IndexMismatch, IndexMissing, NotFoundError, UsageError, WrongArgument
 from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
 from tests.conftest import also_es8, on_every_version
 from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of
@@ -123,31 +123,30 @@ def test_count_exists_and_get_see_what_the_name_covers(site: SampleIndices, one:
         assert both.get("two-17").source == one.get("17").source
 
 
-def test_names_of_elasticsearch_py_are_taken_or_answered(site: SampleIndices, one: SemanticIndex) -> None:
-    expected = one.search(TEXT, 3, filter={"term": {"group": 4}})
-    found = one.search(query=TEXT, size=3, filters={"term": {"group": 4}}, _source=["text"])
-    assert [hit["_id"] for hit in found["hits"]["hits"]] == [hit.id for hit in expected]
-    assert found[0]["_source"] == {"text": text_of(number(found[0]))}
-    assert found[0]["_score"] == expected[0].score
-    assert one.count(query={"term": {"group": 1}}) == one.count({"term": {"group": 1}})
-    wrong: dict[str, Any] = {"min_score": 1, "size": 3}
-    with pytest.raises(TypeError, match="The options are text, k, rerank, window, filter") as caught:
-        one.search(TEXT, 2, **wrong)
-    assert caught.value.setting == "min_score"  # type: ignore[attr-defined]
+def test_names_of_elasticsearch_py_are_answered_with_the_names_here(site: SampleIndices, one: SemanticIndex) -> None:
+    for hit in one.search(TEXT, 3):
+        assert (hit["_id"], hit["_index"], hit["_score"], hit["_source"]) == (hit.id, hit.index, hit.score, hit.source)
+    calls: list[tuple[Any, dict[str, Any], str]] = [
+        (
+            one.search,
+            {"query": TEXT, "size": 3},
+            "Use text instead of query. Use k instead of size. The options are text",
+        ),
+        (one.search, {"text": TEXT, "min_score": 1}, "The options are text, k, rerank, window, filter"),
+        (one.count, {"query": {"term": {"group": 1}}}, "Use filter instead of query. The options are filter."),
+        (SemanticIndex, {"index": site.one, "hosts": site.engine.info.url}, "Use engine instead of hosts. "),
+        (SemanticIndex.create, {"name": site.one, "text_field": "text"}, "Use text_fields instead of text_field. "),
+    ]
+    for call, keywords, remedy in calls:
+        with pytest.raises(WrongArgument) as caught:
+            call(**keywords)
+        assert caught.value.remedy.startswith(remedy), caught.value.remedy
     for name, instead in (("msearch", "search_many"), ("bulk", "add"), ("hybrid_search", "hybrid")):
         with pytest.raises(AttributeError, match=f"SemanticIndex has no `{name}`; use `{instead}`"):
             getattr(one, name)
-    address = site.engine.info.url
-    with SemanticIndex(address, index=site.one, vector_field="v", request_timeout=7) as other:
-        assert other.engine._timeout == 7
-    with SemanticIndex(site.engine, site.one, vector_field="v") as other:
-        assert other.count() == one.count()
-        other.refresh()
-    with pytest.raises(UsageError, match="`request_timeout` cannot change an open client"):
-        SemanticIndex(site.one, site.engine, vector_field="v", request_timeout=7)
     with pytest.raises(NotFoundError, match="there is no index") as missing:
-        SemanticIndex("no-such-index", address)
-    assert f"SemanticIndex.create('no-such-index', '{address}')" in missing.value.remedy
+        SemanticIndex("no-such-index", site.engine.info.url)
+    assert f"SemanticIndex.create('no-such-index', '{site.engine.info.url}')" in missing.value.remedy
 
 
 def test_timeout_is_that_of_the_connection_or_refused(site: SampleIndices) -> None:

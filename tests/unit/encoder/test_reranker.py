@@ -94,8 +94,10 @@ def test_predict_and_rank(bert: Path) -> None:
         assert reranker.rank(TEXTS[0], TEXTS, top_k=2) == ranked[:2]
         pairs = [(TEXTS[0], text) for text in TEXTS]
         np.testing.assert_array_equal(reranker.predict(pairs, batch_size=2, show_progress_bar=False), scores)
-        [best] = reranker.rank(TEXTS[0], documents=TEXTS, top_k=1, return_documents=True)
+        [best] = reranker.rank(TEXTS[0], TEXTS, top_k=1, return_documents=True)
         assert best["text"] == TEXTS[int(scores.argmax())]
+        with pytest.raises(TypeError, match="Use texts instead of documents"):
+            reranker.rank(TEXTS[0], documents=TEXTS)
         with pytest.raises(TypeError, match="unknown option: convert_to_tensor"):
             reranker.predict(pairs, convert_to_tensor=True)
         assert reranker.predict(TEXTS[0], []).shape == reranker.score([], []).shape == (0,)

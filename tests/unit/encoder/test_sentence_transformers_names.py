@@ -28,7 +28,6 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "pairs": lambda model: np.asarray(model.similarity_pairwise(model.encode(TEXTS[:2]), model.encode(TEXTS[1:]))),
     "a tensor": lambda model: model.encode(TEXTS, convert_to_tensor=True, device="cpu").numpy(),
     "fewer numbers": lambda model: model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True),
-    "names of texts": lambda model: model.encode(sentences=TEXTS),
     "limits": lambda model: [model.get_max_seq_length(), len(model.prompts)],
     "dimensions": lambda model: [model.get_embedding_dimension(), model.max_seq_length],
 }
