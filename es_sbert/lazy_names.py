@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
 def lazy_names(
-    package: str,
-    names: Mapping[str, str],
-    moved: Mapping[str, str] | None = None,
-    before: Callable[[], None] = lambda: None,
+    package: str, names: Mapping[str, str], before: Callable[[], None] = lambda: None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Make a package's `__getattr__` and `__dir__`.
 
     Args:
         package: The package's `__name__`.
         names: Module → its public names, separated by blanks.
-        moved: Deprecated name → the public name that replaces it, with its package.
         before: Called before a name is imported.
     """
     members = vars(sys.modules[package])
@@ -27,10 +22,6 @@ def lazy_names(
 
     def get_name(name: str) -> object:
         """Import a public name when it is first used."""
-        if moved is not None and name in moved:
-            place, _, new = moved[name].rpartition(".")
-            warnings.warn(f"{package}.{name} is deprecated: use {moved[name]}", DeprecationWarning, stacklevel=2)
-            return getattr(import_module(place), new)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         before()

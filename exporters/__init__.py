@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from es_sbert.arguments import check_arguments
-from es_sbert.lazy_names import lazy_names
 from es_sbert.settings import no_report
 
 if TYPE_CHECKING:
@@ -96,5 +95,3 @@ def export_model(
 
 
 __all__ = ["export_model"]
-
-__getattr__, __dir__ = lazy_names(__name__, {}, {"export": "es_sbert.export_model"})

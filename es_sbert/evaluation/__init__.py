@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Unpack
 
 from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.errors import require_extra
-from es_sbert.lazy_names import lazy_names
 from es_sbert.settings import Count, RunOptions, no_report
 
 if TYPE_CHECKING:
@@ -81,5 +80,3 @@ def evaluate_model(
 
 
 __all__ = ["evaluate_model"]
-
-__getattr__, __dir__ = lazy_names(__name__, {}, {"evaluate": "es_sbert.evaluate_model"})

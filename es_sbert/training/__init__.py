@@ -39,6 +39,5 @@ __getattr__, __dir__ = lazy_names(
         "es_sbert.training.distillation": "Distillation distill_model",
         "es_sbert.training.training_run": "TrainingResult train_model",
     },
-    {"distill": "es_sbert.distill_model", "train": "es_sbert.train_model"},
     require_training,
 )

@@ -115,23 +115,6 @@ def _check_imports(tree: ast.Module) -> None:
             assert set(modules) <= set(api.PACKAGES), ast.unparse(node)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("search.Hit", "Hit"), ("search.SemanticIndex", "SemanticIndex"), ("evaluation.evaluate", "evaluate_model"),
-        ("exporters.export", "export_model"), ("training.train", "train_model"), ("training.distill", "distill_model"),
-    ],
-)  # fmt: skip
-def test_deprecated_places_warn_and_say_what_to_use(old: str, new: str) -> None:
-    if f"es_sbert.{new}" not in OBJECTS:
-        pytest.skip("needs the extra train")
-    place, name = f"es_sbert.{old}".rsplit(".", 1)
-    with pytest.warns(DeprecationWarning, match=rf"^es_sbert\.{old} is deprecated: use es_sbert\.{new}$") as caught:
-        exec(compile(f"from {place} import {name}", __file__, "exec"), found := dict[str, Any]())
-    assert found[name] is OBJECTS[f"es_sbert.{new}"]
-    assert caught[0].filename == __file__
-
-
 def test_sync_and_async_index_have_the_same_methods() -> None:
     def methods(of: type) -> set[str]:
         return {name for name, value in vars(of).items() if callable(value) and not name.startswith("_")}
