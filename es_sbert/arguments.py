@@ -35,6 +35,13 @@ _source=source source_includes=source filters=filter index=name index_name=index
 text_field=text_fields timeout=request_timeout
 """
 _OWN_NAMES = dict(pair.split("=") for pair in _OTHER_KEYWORDS.split())
+_AT_CREATION = "The text is set where the index is created: SemanticIndex.create(…, text_fields=…). "
+# What to do instead of keywords that have no other name here.
+_INSTEAD = {
+    **dict.fromkeys(("text_field", "text_fields", "text_template"), _AT_CREATION),
+    "mappings": "Create the index with your client; SemanticIndex.create adds the vector field. ",
+    "refresh": "Searches see all that was written when the call returns. ",
+}
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
@@ -69,9 +76,13 @@ def check_arguments(function: F) -> F:
         known = [name for name in positional if name not in ("self", "cls", "others")]
         other = {name: _own_name(name, known) for name in kwargs if name not in positional}
         if any(other.values()) or (other and "others" not in positional):
-            hints = "".join(f"Use {new} instead of {old}. " for old, new in other.items() if new)
+            hints = "".join(
+                f"Use {new} instead of {old}. " if new else _INSTEAD.get(old, "") for old, new in other.items()
+            )
             message, remedy = f"unknown option: {', '.join(other)}", f"{hints}The options are {', '.join(known)}."
             raise WrongArgument(message, remedy).about(next(iter(other)), kwargs[next(iter(other))])
+        if twice := [name for name in positional[: len(args)] if name in kwargs]:
+            raise WrongArgument(f"{setting(twice[0])} is given twice", f"The order is {', '.join(known)}.")
         python_args = [*map(check, positional, args), *args[len(positional) :]]
         return function(*python_args, **{name: check(name, value) for name, value in kwargs.items()})
 
@@ -144,6 +155,8 @@ def wrong_argument(name: str, value: object, allowed: str, *, is_type: bool = Tr
         is_type: Whether its type is wrong.
     """
     error = WrongArgument if is_type else UsageError
+    if name == "model" and hasattr(value, "encode"):
+        allowed += f", or an opened Encoder as {setting('encoder')}"
     message = f"{setting(name)} is {repr(value)[:80]}, of type {type(value).__name__}"
     return error(message, f"Pass {allowed}.", setting=name.partition("[")[0], value=value)
 

@@ -59,6 +59,12 @@ def check_without_meaning(given: Mapping[str, object], refusals: Refusals, devic
             raise UsageError(f"`encode` has no `{name}` ({value!r})", instead).about(name, value)
 
 
+def _like(given: Any, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return cosines as a tensor if the vectors are one, as sentence-transformers does."""
+    same: NDArray[np.float32] = given.new_tensor(cosines) if hasattr(given, "new_tensor") else cosines
+    return same
+
+
 class SentenceTransformersNames:
     """Methods and properties that `SentenceTransformer` has, too."""
 
@@ -84,17 +90,15 @@ class SentenceTransformersNames:
             first, second: *Shape:* ``(texts, dimensions)``, or ``(dimensions,)`` for one vector.
 
         Returns:
-            *Shape:* ``(texts of first, texts of second)``.
+            *Shape:* ``(texts of first, texts of second)``; a tensor if `first` is one.
         """
         rows, columns = (np.atleast_2d(np.asarray(each, dtype=np.float32)) for each in (first, second))
-        cosines: NDArray[np.float32] = unit_vectors(rows) @ unit_vectors(columns).T
-        return cosines
+        return _like(first, unit_vectors(rows) @ unit_vectors(columns).T)
 
     def similarity_pairwise(self, first: Vectors, second: Vectors) -> NDArray[np.float32]:
         """Compute the cosine of each vector of `first` with that of `second` in its place, *shape:* ``(texts,)``."""
         rows, others = (unit_vectors(np.atleast_2d(np.asarray(each, dtype=np.float32))) for each in (first, second))
-        cosines: NDArray[np.float32] = (rows * others).sum(axis=1)
-        return cosines
+        return _like(first, (rows * others).sum(axis=1))
 
     @property
     def similarity_fn_name(self) -> str:

@@ -528,7 +528,7 @@ def index_not_found(index: str, engine: Engine) -> IndexMissing:
     return IndexMissing(
         f"{found} ({engine.info.label} at {engine.info.url})",
         f"{meant}Check the name (`GET _cat/indices`, `GET _cat/aliases`), or create it: `es-sbert index create {new}`, "
-        f"in Python SemanticIndex.create({new!r}, {engine.info.url!r}).",
+        f"in Python SemanticIndex.create({new!r}, {engine.info.url!r}, text_fields=…).",
     )
 
 

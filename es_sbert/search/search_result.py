@@ -291,6 +291,8 @@ class RankedHits(Generic[AnyHit]):
     def __getitem__(self, index: slice) -> Self: ...
 
     def __getitem__(self, index: int | slice) -> AnyHit | Self:
+        if isinstance(index, str):
+            raise TypeError(f"a result has no member {index!r}: iterate over it, or read `hits`")
         return replace(self, hits=self.hits[index]) if isinstance(index, slice) else self.hits[index]
 
     def __repr__(self) -> str:

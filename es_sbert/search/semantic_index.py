@@ -61,7 +61,7 @@ INDEX_NAMES = """
 add_documents=add add_texts=add bulk=add index=add index_documents=add update=add upsert=add hybrid_search=hybrid
 knn=search_vector knn_search=search_vector like=similar_to more_like_this=similar_to msearch=search_many
 multi_search=search_many query=search semantic_search=search similarity_search=search mget=get model=encoder
-client=engine
+client=engine delete_index=client.indices.delete
 """
 
 

@@ -134,6 +134,10 @@ def test_names_of_elasticsearch_py_are_answered_with_the_names_here(site: Sample
         ),
         (one.search, {"text": TEXT, "min_score": 1}, "The options are text, k, rerank, window, filter"),
         (one.count, {"query": {"term": {"group": 1}}}, "Use filter instead of query. The options are filter."),
+        (SemanticIndex, {"index": site.one, "text_field": "text"}, "The text is set where the index is created"),
+        (one.add, {"documents": [], "refresh": True}, "Searches see all that was written when the call returns. "),
+        (partial(SemanticIndex, "x"), {"index": site.one}, "The order is index, engine, model"),
+        (SemanticIndex, {"index": site.one, "model": one.encoder}, "Pass a valid string or an instance of Path, or an"),
         (SemanticIndex, {"index": site.one, "hosts": site.engine.info.url}, "Use engine instead of hosts. "),
         (SemanticIndex.create, {"name": site.one, "text_field": "text"}, "Use text_fields instead of text_field. "),
     ]
@@ -144,9 +148,8 @@ def test_names_of_elasticsearch_py_are_answered_with_the_names_here(site: Sample
     for name, instead in (("msearch", "search_many"), ("bulk", "add"), ("hybrid_search", "hybrid")):
         with pytest.raises(AttributeError, match=f"SemanticIndex has no `{name}`; use `{instead}`"):
             getattr(one, name)
-    with pytest.raises(NotFoundError, match="there is no index") as missing:
-        SemanticIndex("no-such-index", site.engine.info.url)
-    assert f"SemanticIndex.create('no-such-index', '{site.engine.info.url}')" in missing.value.remedy
+    with pytest.raises(TypeError, match="iterate over it"):
+        one.search(TEXT, 3)["hits"]  # type: ignore[call-overload]
 
 
 def test_timeout_is_that_of_the_connection_or_refused(site: SampleIndices) -> None:
@@ -158,7 +161,7 @@ def test_timeout_is_that_of_the_connection_or_refused(site: SampleIndices) -> No
     with pytest.raises(NotFoundError) as missing:
         SemanticIndex("no-such-index", address)
     assert isinstance(missing.value, IndexMissing)
-    assert f"SemanticIndex.create('no-such-index', '{address}')" in missing.value.remedy
+    assert f"SemanticIndex.create('no-such-index', '{address}', text_fields=…)" in missing.value.remedy
     wrong: dict[str, Any] = {"sise": 3}
     with pytest.raises(TypeError, match="The options are text, k, rerank, window, filter"):
         SemanticIndex.search(SemanticIndex.__new__(SemanticIndex), "text", **wrong)

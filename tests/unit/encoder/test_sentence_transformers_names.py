@@ -27,6 +27,8 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "similarity": lambda model: np.asarray(model.similarity(model.encode(TEXTS[0]), model.encode(TEXTS))),
     "pairs": lambda model: np.asarray(model.similarity_pairwise(model.encode(TEXTS[:2]), model.encode(TEXTS[1:]))),
     "a tensor": lambda model: model.encode(TEXTS, convert_to_tensor=True, device="cpu").numpy(),
+    "cosines of tensors": lambda model: model.similarity(*[model.encode(TEXTS, convert_to_tensor=True)] * 2).topk(1)[0],
+    "paired tensors": lambda model: model.similarity_pairwise(*[model.encode(TEXTS, convert_to_tensor=True)] * 2).cpu(),
     "fewer numbers": lambda model: model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True),
     "limits": lambda model: [model.get_max_seq_length(), len(model.prompts)],
     "dimensions": lambda model: [model.get_embedding_dimension(), model.max_seq_length],
