@@ -233,7 +233,7 @@ def test_data_stream_is_refused_before_copying(
             ask(engine, "PUT", f"/_data_stream/{stream}")
             with pytest.raises(IndexMismatch) as caught:
                 Place(engine, stream, "", tmp_path / "dead.jsonl").migrate(encoders[1])
-            assert "--vector-field" in caught.value.remedy
+            assert "`vector_field`" in caught.value.remedy
         finally:
             ask(engine, "DELETE", f"/_data_stream/{stream}")
             ask(engine, "DELETE", f"/_index_template/{stream}")
