@@ -12,7 +12,7 @@ import pytest
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EngineError, IndexMismatch, IndexMissing, UsageError
-from es_sbert.index.mapping import with_meta_entry
+from es_sbert.index.mapping import index_body, with_meta_entry
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import cancel_migration
 from es_sbert.migration.migration_state import migration_lock, read_target_pointer
@@ -20,7 +20,7 @@ from es_sbert.migration.prepare_migration import new_index_name
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import Interposed, ask, open_engine
 from tests.engine.migration.support import COUNT, Encoders, Overheard, Place, everything, interrupted, migrate_as
-from tests.engine.vectors import state_of
+from tests.engine.vectors import field_of, state_of
 from tests.raised import raises
 
 pytestmark = pytest.mark.one_engine
@@ -227,13 +227,14 @@ def test_data_stream_is_refused_before_copying(
 ) -> None:
     stream = fresh_index(opensearch_url)
     with open_engine(opensearch_url) as engine:
-        template = {"index_patterns": [stream], "data_stream": {}, "priority": 500}
+        body = index_body(engine.info.engine_type, "embedding", field_of(encoders[0].info))
+        template = {"index_patterns": [stream], "data_stream": {}, "priority": 500, "template": body}
         ask(engine, "PUT", f"/_index_template/{stream}", body=template)
         try:
             ask(engine, "PUT", f"/_data_stream/{stream}")
             with pytest.raises(IndexMismatch) as caught:
                 Place(engine, stream, "", tmp_path / "dead.jsonl").migrate(encoders[1])
-            assert "`vector_field`" in caught.value.remedy
+            assert "Add a vector field of the new model to each of its indices" in caught.value.remedy
         finally:
             ask(engine, "DELETE", f"/_data_stream/{stream}")
             ask(engine, "DELETE", f"/_index_template/{stream}")
