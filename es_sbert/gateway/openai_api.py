@@ -30,7 +30,7 @@ from es_sbert.gateway.incoming_request import IncomingRequest, is_uncompressed_j
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.settings import GatewaySettings, Limits, ModelNotServed
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, shorten
 from es_sbert.vectors import Vectors
 
 Handler = Callable[[Request, RequestSlot], Awaitable[Response]]
@@ -175,7 +175,7 @@ def parse_embeddings_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
             # Before the validation, which creates an error for each unknown field and each wrong item.
             unknown = next((name for name in parsed if name not in EmbeddingsRequest.model_fields), None)
             if unknown is not None:
-                raise UsageError(f"{unknown}: Extra inputs are not permitted", example, setting=unknown)
+                raise UsageError(f"{unknown}: Extra inputs are not permitted", example, setting=shorten(unknown))
             items = parsed.get("input")
             first = items[0] if isinstance(items, list) and items else None
             if isinstance(first, int) or (isinstance(first, list) and all(isinstance(each, int) for each in first)):

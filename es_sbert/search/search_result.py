@@ -50,6 +50,13 @@ _ENGINE_NAMES = {"_id": "id", "_index": "index", "_score": "score", "_source": "
 class StoredDocument:
     """A document of an index. `document["_source"]` reads a member by the engine's name.
 
+    Usage:
+        ```python
+        [best] = index.search("heavy rain", k=1)
+        document = index.get(best.id)
+        print(document.index, document["_source"]["title"])
+        ```
+
     Attributes:
         id: The document's id.
         source: The document, without its vector.

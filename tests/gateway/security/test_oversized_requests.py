@@ -148,7 +148,7 @@ def test_disconnected_client_leaves_no_queued_texts(url: str, index: str, api: s
         path, kind = (f"{index}/_msearch", NDJSON) if api == "_msearch" else ("v1/embeddings", JSON)
         content = patient.ndjson(*queries) if api == "_msearch" else json.dumps({"input": texts})
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/{path}", content=content, headers=kind, timeout=httpx.Timeout(60, read=0.02))
+            httpx.post(f"{url}/{path}", content=content, headers=kind, timeout=httpx.Timeout(60, read=0.002))
     wait_until(lambda: not _metric(url, "requests_running"))
     assert _metric(url, "texts_waiting") == 0
     # Of each, a batch of 64 may have run before the caller was gone, and one may run still.

@@ -82,7 +82,7 @@ def test_unknown_and_conflicting_options_are_rejected() -> None:
         SemanticIndex("docs", **unknown)
     with raises(WrongArgument, "vector", "embedding"):
         SemanticIndex.create("docs", **unknown)
-    with raises(WrongArgument, "boosts", {}):
+    with raises(WrongArgument, "offset", 1):
         SemanticIndex.search(SemanticIndex.__new__(SemanticIndex), "text", offset=1, size=2, boosts={})  # type: ignore[call-arg]
     with raises(UsageError, "vector_field"):
         SemanticIndex("docs", vector_field=["a", "b"])  # type: ignore[arg-type]
