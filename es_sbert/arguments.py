@@ -73,20 +73,32 @@ def check_arguments(function: F) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         positional = checks()[0]
-        known = [name for name in positional if name not in ("self", "cls", "others")]
-        other = {name: _own_name(name, known) for name in kwargs if name not in positional}
-        if any(other.values()) or (other and "others" not in positional):
-            hints = "".join(
-                f"Use {new} instead of {old}. " if new else _INSTEAD.get(old, "") for old, new in other.items()
-            )
-            message, remedy = f"unknown option: {', '.join(other)}", f"{hints}The options are {', '.join(known)}."
-            raise WrongArgument(message, remedy).about(next(iter(other)), kwargs[next(iter(other))])
-        if twice := [name for name in positional[: len(args)] if name in kwargs]:
-            raise WrongArgument(f"{setting(twice[0])} is given twice", f"The order is {', '.join(known)}.")
+        if kwargs:
+            _check_names(positional, len(args), kwargs)
         python_args = [*map(check, positional, args), *args[len(positional) :]]
         return function(*python_args, **{name: check(name, value) for name, value in kwargs.items()})
 
     return cast("F", checked)
+
+
+def _check_names(names: list[str], given: int, keywords: Mapping[str, Any]) -> None:
+    """Check the names of keyword arguments.
+
+    Args:
+        names: Names of the parameters.
+        given: Number of positional arguments.
+
+    Raises:
+        WrongArgument: a keyword is unknown, or also given by its position.
+    """
+    known = [name for name in names if name not in ("self", "cls", "others")]
+    other = {name: _own_name(name, known) for name in keywords if name not in names}
+    if any(other.values()) or (other and "others" not in names):
+        hints = "".join(f"Use {new} instead of {old}. " if new else _INSTEAD.get(old, "") for old, new in other.items())
+        message, remedy = f"unknown option: {', '.join(other)}", f"{hints}The options are {', '.join(known)}."
+        raise WrongArgument(message, remedy).about(next(iter(other)), keywords[next(iter(other))])
+    if twice := [name for name in names[:given] if name in keywords]:
+        raise WrongArgument(f"{setting(twice[0])} is given twice", f"The order is {', '.join(known)}.")
 
 
 def _own_name(name: str, known: Iterable[str]) -> str | None:

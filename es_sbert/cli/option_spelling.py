@@ -22,8 +22,8 @@ class _Option(NamedTuple):
 class OptionSpelling:
     """Spells settings as options of a command: `output` as --output, `texts=["a", "b"]` as --texts a --texts b.
 
-    A setting is the option whose parameter has its name, or else the option that is called like it: --filter has the
-    parameter `filter_text`. Settings that the command lacks are spelled as in Python.
+    A setting is the option whose parameter has its name, or else the option that is called like it: --data has the
+    parameter `data_folder`. Settings that the command lacks are spelled as in Python.
     """
 
     def __init__(self, command: click.Command) -> None:

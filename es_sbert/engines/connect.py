@@ -65,7 +65,8 @@ def open_engine(engine: Any, request_timeout: float | None = None) -> Engine:
         request_timeout: Seconds for one request; by default those of the settings.
 
     Raises:
-        UsageError: `engine` is an asynchronous client, or an object of another type, or has a timeout of its own.
+        UsageError: `engine` is an asynchronous client, or an object of another type; or a timeout is given with an open
+            client.
         EngineError: the engine cannot be used.
     """
     if (settings := address_settings(engine)) is not None:

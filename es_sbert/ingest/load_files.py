@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Unpack
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Unpack
 from pydantic import Field, NonNegativeInt, ValidationError
 
 from es_sbert.arguments import check_arguments, settings_error, spell_out, with_defaults
-from es_sbert.encoder.encoder import ModelOptions, chosen_encoder
+from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder
 from es_sbert.engines.connect import EngineOrClient, address_settings, connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.retry import wait_for_engine
@@ -201,9 +201,7 @@ def _planned(
         yield opened, wait_for_engine(partial(plan_load, opened, settings, sources), retry_seconds)
 
 
-@contextmanager
-def _encoder(plan: LoadPlan, options: ModelOptions) -> Iterator[Any]:
+def _encoder(plan: LoadPlan, options: ModelOptions) -> AbstractContextManager[Encoder]:
     stored = plan.stored
     known = None if stored is None else (plan.settings.index, stored.model, stored.fingerprint)
-    with chosen_encoder(options, known) as encoder:
-        yield encoder
+    return chosen_encoder(options, known)

@@ -7,7 +7,7 @@ const EDGE = 6; // pixels between a label and the side of the map
 const SAMPLED = 60; // texts of a group
 const AROUND = 12; // pixels around a label in which a reader looks for its points
 const FARTHEST = 60; // pixels between a label and the middle of its group
-const OWN_SHARE = 0.45; // least share of its own points around a label without a line to them
+const OWN_SHARE = 0.45; // of the points around a label, the least share that must be its own
 
 // Keywords that narrow maps show, by group: the first one of the name that no larger group shows.
 const keywords = new Map();
@@ -28,7 +28,7 @@ function labelsOf(group, width) {
 }
 
 /**
- * Places for labels that neither overlap nor stand next to the points of other groups.
+ * Place labels so that none overlaps another or is taken for the name of other points.
  *
  * `wanted` has groups with their `members` and `names`, words with their width, the longest first; `at` gives the position of
  * a text. If the map `isWhole`, clusters that lie apart come first, and a label that would be taken for another group's is left
@@ -39,7 +39,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   const largest = Math.max(...wanted.map(({ members }) => members.length));
   const candidates = ({ group, members, names }) => {
     const own = members.filter((_, place) => place % Math.ceil(members.length / SAMPLED) === 0).map(at);
-    const each = members.length / own.length; // texts that a sampled one stands for
+    const each = members.length / own.length; // texts for each sampled one
     const [atX, atY] = middleOf(own.slice(0, Math.ceil(own.length / 3))); // the most central texts
     if (atX < 0 || atX > width || atY < 0 || atY > height) return []; // not in view
     const cells = own.map((position) => position.map(cellOf));
