@@ -268,7 +268,7 @@ def test_narrow_page_folds_identical_texts_and_shows_found_ones(open_report: Ope
     expect(tab.details.locator("li:not(li li)")).to_have_count(2)
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320
     tab.page.get_by_role("searchbox").fill("parcel")
-    expect(tab.page.locator("#found-note")).to_have_text("1 of 1 different text shown.")
+    expect(tab.page.locator("#found-note")).to_have_text("Identical texts are together.")
     expect(tab.page.locator("#found-list mark")).to_be_in_viewport()
     expect(tab.page.locator("#found-list button")).to_have_text("Pair 1")
     expect(tab.page.get_by_role("searchbox")).to_be_in_viewport()
@@ -321,47 +321,65 @@ def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
         assert not any(character in "".join(ids) for character in "\u202e\u2066\x00\x07\x1b\x9b")
 
 
+def placed_labels(page: Page, points: list[Any], kind: ReportKind, wide: dict[str, int]) -> list[list[dict[str, Any]]]:
+    """Labels of the whole map and of found groups, for names with their widths."""
+    labels = Path(html_report.__file__).parent / "static" / "labels.js"
+    return page.evaluate(
+        "([points, isClusters, names]) => {const bySize = [];"
+        + labels.read_text(encoding="utf-8")
+        + """
+        const every = points.flat();
+        const [texts, rest] = [0, 1].map(() => every.map((_, text) => text));
+        const wanted = points.map((own, group) => ({ group, members: rest.splice(0, own.length), names }));
+        const map = { width: 400, height: 300, radius: 2 };
+        return [true, false].map((isWhole) => placeLabels(wanted, texts, (text) => every[text], { ...map, isWhole }));
+        }""",
+        [points, kind is ReportKind.CLUSTERS, [{"words": words, "wide": width} for words, width in wide.items()]],
+    )
+
+
+def points_near(label: dict[str, Any], positions: Any, around: int) -> int:
+    box = np.array([[label[side] for side in sides] for sides in (("left", "top"), ("right", "bottom"))])
+    box[0], box[1] = box[0] - around, box[1] + around
+    return int(((positions >= box[0]) & (positions <= box[1])).all(axis=1).sum())
+
+
+def are_apart(labels: list[dict[str, Any]]) -> bool:
+    return all(
+        one["right"] <= two["left"]
+        or two["right"] <= one["left"]
+        or one["bottom"] <= two["top"]
+        or two["bottom"] <= one["top"]
+        for one, two in combinations(labels, 2)
+    )
+
+
 def test_labels_of_a_map_are_next_to_their_points(open_report: OpenReport) -> None:
     """Two clusters that touch, one far away, and a text between the points of others."""
-    page = open_report(clusters()).page
-    folder = Path(html_report.__file__).parent / "static"
     random = np.random.default_rng(0)
     middles = [(100, 150), (150, 150), (320, 60)]
     points = [(middle + 12 * random.standard_normal((40, 2))).tolist() for middle in middles] + [[[102, 152]]]
-    placed = page.evaluate(
-        "(points) => {const [isClusters, bySize] = [true, []];"
-        + (folder / "labels.js").read_text(encoding="utf-8")
-        + """
-        const every = points.flat();
-        const texts = every.map((_, text) => text);
-        const names = [{ words: "x", wide: 60 }];
-        const rest = [...texts];
-        const wanted = points.map((own, group) => ({ group, members: rest.splice(0, own.length), names }));
-        const size = { width: 400, height: 300, radius: 2 };
-        return [true, false].map((isWhole) => placeLabels(wanted, texts, (text) => every[text], { ...size, isWhole }));
-        }""",
-        points,
-    )
+    whole, found = placed_labels(open_report(clusters()).page, points, ReportKind.CLUSTERS, {"x": 60})
     every = np.array([position for own in points for position in own])
-
-    def inside(label: dict[str, Any], positions: Any, around: int) -> int:
-        box = np.array([[label[side] for side in sides] for sides in (("left", "top"), ("right", "bottom"))])
-        box[0], box[1] = box[0] - around, box[1] + around
-        return int(((positions >= box[0]) & (positions <= box[1])).all(axis=1).sum())
-
-    whole, found = placed
     assert [label["group"] for label in whole] in ([2, 0, 1], [2, 1, 0])  # none for the text between others
     assert [label["group"] for label in found] == [0, 1, 2, 3]
-    for label in placed[0] + found[:3]:
-        assert 2 * inside(label, np.array(points[label["group"]]), 12) >= inside(label, every, 12) > 0
-    assert [inside(label, every, -3) for label in found] == [0] * 4  # a cell is 3 pixels wide
+    for label in whole + found[:3]:
+        assert 2 * points_near(label, np.array(points[label["group"]]), 12) >= points_near(label, every, 12) > 0
+    assert [points_near(label, every, -3) for label in found] == [0] * 4  # a cell is 3 pixels wide
     assert [label["to"] is None for label in found] == [True, True, True, False]
     assert found[3]["to"][1] == [102, 152]
-    for labels in placed:
-        for one, two in combinations(labels, 2):
-            assert (
-                one["right"] <= two["left"]
-                or two["right"] <= one["left"]
-                or one["bottom"] <= two["top"]
-                or two["bottom"] <= one["top"]
-            )
+    assert all(map(are_apart, (whole, found)))
+
+
+def test_a_group_between_others_has_its_number_on_the_map(open_report: OpenReport) -> None:
+    """Nine groups of near-duplicates, 3 by 3, and a tenth far away."""
+    middles = [(x, y) for x in (60, 110, 160) for y in (60, 110, 160)] + [(320, 200)]
+    points = [[[x + right, y + down] for right in (-6, 0, 6) for down in (-6, 0, 6)] for x, y in middles]
+    whole, _ = placed_labels(open_report(clusters()).page, points, ReportKind.DUPLICATES, {"Group 1": 60, "1": 14})
+    every = np.array([position for own in points for position in own])
+    assert {label["group"]: label["words"] for label in whole}.items() >= {4: "1", 9: "Group 1"}.items()
+    assert len(whole) == 10
+    for label in whole:
+        assert 4 * points_near(label, np.array(points[label["group"]]), 12) >= 3 * points_near(label, every, 9) > 0
+        assert points_near(label, every, -3) == 0
+    assert are_apart(whole)

@@ -35,7 +35,7 @@ groups.forEach(({ members }, number) => {
 
 // The largest groups have a color each. Others take the color whose groups are the farthest, and its next shape. Pairs share one color.
 const COLORS = 10;
-const SHAPES = 3; // disc, square, triangle
+const SHAPES = 4; // disc, square, triangle, diamond
 const NO_GROUP = 0;
 const FIRST_COLOR = 1;
 const CLASS_COUNT = FIRST_COLOR + COLORS * SHAPES;

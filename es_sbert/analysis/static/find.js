@@ -82,7 +82,10 @@ class TextFinder {
       unit: ["text", "texts"],
       render: (own) => this.#item(own, needle),
       tell: (shown, there) => {
-        byId("found-note").textContent = there === 0 ? "No text or id contains this." : `${numbers.format(shown)} of ${counted(there, ...(there < found.length ? ["different text", "different texts"] : ["text", "texts"]))} shown${isPairs ? "" : ", in the order of the source"}.`;
+        const unit = there < found.length ? ["different text", "different texts"] : ["text", "texts"];
+        const all = there < found.length ? "Identical texts are together." : "";
+        if (there === 0) byId("found-note").textContent = "No text or id contains this.";
+        else byId("found-note").textContent = shown < there ? `The first ${numbers.format(shown)} of ${counted(there, ...unit)}${isPairs ? "" : ", in the order of the source"}.` : all;
       },
     });
     this.changed(found);

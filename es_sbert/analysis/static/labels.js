@@ -6,8 +6,9 @@ const CELL = 3; // pixels
 const EDGE = 6; // pixels between a label and the side of the map
 const SAMPLED = 60; // texts of a group
 const AROUND = 12; // pixels around a label in which a reader looks for its points
-const FARTHEST = 60; // pixels between a label and the middle of its group
-const OWN_SHARE = 0.45; // of the points around a label, the least share that must be its own
+const FARTHEST = 60; // pixels between a label and the middle of its group, or its highest point
+const OWN_SHARE = isClusters ? 0.45 : 0.75; // of the points around a label, the least share that must be its own
+const ASIDE = [0, -0.5, 0.5, -1, 1, ...(isClusters ? [] : [-1.25, 1.25, -1.5, 1.5])]; // label widths from the middle of a group, which one of near-duplicates fills
 
 // Keywords that narrow maps show, by group: the first one of the name that no larger group shows.
 const keywords = new Map();
@@ -22,7 +23,7 @@ if (isClusters) {
 
 /** The name of a group as its label on a map of this width, the longest first: keywords of a cluster, or a number. */
 function labelsOf(group, width) {
-  if (!isClusters) return [headingOf(group)];
+  if (!isClusters) return [headingOf(group), numbers.format(group + 1)];
   const short = beginning(keywords.get(group), NARROW_LABEL);
   return width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
 }
@@ -42,11 +43,12 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     const each = members.length / own.length; // texts for each sampled one
     const [atX, atY] = middleOf(own.slice(0, Math.ceil(own.length / 3))); // the most central texts
     if (atX < 0 || atX > width || atY < 0 || atY > height) return []; // not in view
+    const farthest = isClusters ? FARTHEST : Math.max(FARTHEST, atY - Math.min(...own.map(([, down]) => Math.max(0, down))) + LABEL_LINE);
     const cells = own.map((position) => position.map(cellOf));
     return names.map(({ words, wide }) => {
       const places = [];
-      for (let down = -FARTHEST; down <= FARTHEST; down += LABEL_LINE / 3) {
-        for (const part of [0, -0.5, 0.5, -1, 1]) {
+      for (let down = -farthest; down <= farthest; down += LABEL_LINE / 3) {
+        for (const part of ASIDE) {
           const [middle, line] = [Math.max(wide / 2 + EDGE, Math.min(width - wide / 2 - EDGE, atX + part * (wide / 2 + AROUND))), atY + down];
           const box = { left: middle - wide / 2, right: middle + wide / 2, top: line - LABEL_LINE / 2, bottom: line + LABEL_LINE / 2 };
           if (box.top < 0 || box.bottom > height) continue;
@@ -66,7 +68,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   if (isWhole && isClusters) all.sort(([[one]], [[two]]) => one.cost - two.cost);
   const placed = [];
   for (const byName of all) {
-    const best = byName.map((places) => places.find((place) => !placed.some((other) => overlaps(place, other)))).find((place) => place !== undefined && isGood(place));
+    const best = byName.map((places) => places.find((place) => isGood(place) && !placed.some((other) => overlaps(place, other)))).find(Boolean);
     if (best !== undefined) placed.push({ ...best, to: isWhole || best.share >= OWN_SHARE ? null : lineFrom(best) });
   }
   return placed;

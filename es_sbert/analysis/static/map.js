@@ -8,6 +8,7 @@ const MOVED = 4; // pixels of movement that turn a click into a drag
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
 const NAME_SHOWN = 36; // characters of a cluster's name under the pointer
 const FEW_POINTS = 200; // highlighted points that are drawn larger
+const LARGE = 8; // radius of a point in pixels
 const LABELED = 60; // maximum number of groups with a label
 const NARROW = 420; // pixels
 const FRAMED = 24; // pixels around all points, for labels
@@ -77,7 +78,7 @@ class TextMap {
   }
 
   showHighlighted() {
-    if (this.#highlighted?.order.length) this.#fit(boundsOf(this.#highlighted.order));
+    if (this.#highlighted?.order.length) this.#fit(boundsOf(this.#highlighted.order), 2 * FRAMED);
   }
 
   zoom(factor, atX = this.#canvas.clientWidth / 2, atY = this.#canvas.clientHeight / 2) {
@@ -96,14 +97,14 @@ class TextMap {
     this.#redraw();
   }
 
-  #fit({ left, right, top, bottom }) {
+  #fit({ left, right, top, bottom }, framed = FRAMED) {
     const { clientWidth: width, clientHeight: height } = this.#canvas;
-    const fitting = ([wide, high]) => Math.min(
-      (width - 2 * FRAMED) / Math.max(wide, 1e-9), (height - 2 * FRAMED) / Math.max(high, 1e-9),
+    const fitting = ([wide, high], around) => Math.min(
+      (width - 2 * around) / Math.max(wide, 1e-9), (height - 2 * around) / Math.max(high, 1e-9),
     );
     const { left: l, right: r, top: t, bottom: b } = this.#bounds;
-    this.#whole = Math.min(fitting([r - l, b - t]), 1e5);
-    const scale = Math.min(fitting([right - left, bottom - top]), MOST_ZOOM * this.#whole / 4);
+    this.#whole = Math.min(fitting([r - l, b - t], FRAMED), 1e5);
+    const scale = Math.min(fitting([right - left, bottom - top], framed), MOST_ZOOM * this.#whole / 4);
     this.#view = {
       scale: Math.max(scale, this.#whole), left: 0, top: 0,
     };
@@ -141,19 +142,20 @@ class TextMap {
     const ratio = this.#ratio;
     const { scale, left, top } = this.#view;
     const place = { scale: scale * ratio, left: left * ratio, top: top * ratio };
-    const radius = this.#radius() * ratio;
+    const radius = this.#radius();
     this.#context.setTransform(1, 0, 0, 1, 0, 0);
     this.#context.fillStyle = `rgb(${this.ground})`;
     this.#context.fillRect(0, 0, this.#canvas.width, this.#canvas.height);
     const shown = this.#passing?.texts ?? this.#highlighted;
     const faint = shown !== null;
-    this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
+    const larger = faint ? Math.max(radius, Math.min(LARGE, (shown.order.length <= FEW_POINTS ? 2.2 : 1.6) * radius)) : radius;
+    this.#drawPoints(this.#all, place, radius * ratio, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
     if (faint) {
       const outline = shown.order.length <= OUTLINED ? this.ground : null; // which parts points that overlap
-      this.#drawPoints(shown, place, (shown.order.length <= FEW_POINTS ? 2.2 : 1.6) * radius, (number) => this.colors[number], outline);
+      this.#drawPoints(shown, place, larger * ratio, (number) => this.colors[number], outline);
     }
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.#drawLabels(faint ? shown.order : this.#all.order);
+    this.#drawLabels(faint ? shown.order : this.#all.order, larger);
     this.#drawHovered();
   }
 
@@ -174,7 +176,7 @@ class TextMap {
 
   #radius() {
     const few = Math.max(1.3, Math.min(5, (this.#canvas.clientWidth < NARROW ? 8 : 10) * textCount ** -0.17));
-    return few * Math.max(0.8, Math.min(2.5, (this.#view.scale / this.#whole) ** 0.35));
+    return few * Math.max(0.8, Math.min(2, (this.#view.scale / this.#whole) ** 0.35));
   }
 
   #at(text) {
@@ -183,7 +185,7 @@ class TextMap {
   }
 
   /** Names of the groups, or of the selected one; with texts that were found, how many of them a group has. */
-  #drawLabels(texts) {
+  #drawLabels(texts, radius) {
     const context = this.#context;
     const selected = this.#passing?.group ?? this.#selected;
     const isFound = this.#highlighted !== null && selected === -1;
@@ -195,12 +197,12 @@ class TextMap {
     const labelOf = ({ group, members }) => ({
       group,
       members,
-      names: labelsOf(group, width).map((name) => (isFound ? `${name} ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
+      names: labelsOf(group, width).map((name) => (isFound ? `${name}${isClusters ? "" : ":"} ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
     });
-    const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map(labelOf), among, (text) => this.#at(text), { width, height, radius: this.#radius(), isWhole });
+    const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map(labelOf), among, (text) => this.#at(text), { width, height, radius, isWhole });
     let labels = place(isFound ? this.#found : this.#sized, isFound ? texts : this.#all.order, !isFound);
     if (selected !== -1) {
-      labels = labels.filter(({ group }) => group === selected); // where it was before
+      labels = labels.filter(({ group, words }) => group === selected && words !== numbers.format(group + 1)); // where it was before
       if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], texts, false);
     }
     for (const { group, words, middle, line, to } of labels) {
@@ -367,7 +369,7 @@ const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], A
 
 const groupNote = (group) => (group === -1 ? kind.none : `${headingOf(group)}, ${figuresOf(group)}`);
 
-const CORNERS = [[], [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]], [[0, -1.5], [1.4, 1], [-1.4, 1]]];
+const CORNERS = [[], [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]], [[0, -1.5], [1.4, 1], [-1.4, 1]], [[0, -1.5], [1.5, 0], [0, 1.5], [-1.5, 0]]];
 
 /** A point of a shape and a color, with an outline if that has a color, which is drawn once and copied to each place. */
 function pointOf(radius, shape, color, outline) {
