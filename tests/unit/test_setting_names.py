@@ -13,8 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from es_sbert.cli.main import cli, main
-from es_sbert.cli.option_spelling import OptionSpelling
+from es_sbert.cli.main import OptionSpelling, cli, main
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
