@@ -19,8 +19,8 @@ from es_sbert.messages import setting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Checked elsewhere: texts in any iterable (`as_texts`), and query vectors.
-_CHECKED_ELSEWHERE = frozenset({"texts", "first", "second", "vector"})
+# Checked elsewhere: texts in any iterable (`as_texts`), query vectors and the rows of texts.
+_CHECKED_ELSEWHERE = frozenset({"texts", "first", "second", "vector", "starts"})
 # Bounds of numbers, by their names in annotations.
 _BOUNDS = {
     "ge": (operator.ge, "at least"), "gt": (operator.gt, "more than"),
@@ -262,17 +262,19 @@ def with_defaults(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name, field.default) for name, field in declared_settings(owner).items()}
 
 
-def spell_out(options: Any) -> Callable[[F], F]:
+def spell_out(options: Any, settings: Any = None) -> Callable[[F], F]:
     """Give a function a signature with the entries of a TypedDict instead of its last parameter, `**options`.
 
     Args:
         options: The TypedDict, or a settings class; an entry that is a parameter already is left out.
+        settings: A settings class that declares the defaults of entries, and checks their ranges.
     """
 
     def decorate(function: F) -> F:
         signature, shown = inspect.signature(function), get_type_hints(options)
         *parameters, _ = signature.parameters.values()
-        added = {name: field for name, field in declared_settings(options).items() if name not in signature.parameters}
+        fields, declared = declared_settings(options), declared_settings(settings or options)
+        added = {name: declared.get(name, fields[name]) for name in fields if name not in signature.parameters}
         spelled = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=shown[name])
             for name, field in added.items()

@@ -85,6 +85,7 @@ def read_secret_file(path: Path, what: str) -> str:
 DEFAULT_URL = "http://localhost:9200"
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_VECTOR_FIELD = "embedding"
+TOP_K = 10  # hits of a search
 MAX_TIMEOUT = 86_400  # seconds; all systems have some limit
 # Settings of earlier versions → what to do instead. They are refused, because without them a command would do less.
 REMOVED_SETTINGS = {

@@ -6,7 +6,7 @@ them, and the command line makes its options of them (cli/options.py), with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
@@ -15,7 +15,12 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 from es_sbert.config import DEFAULT_VECTOR_FIELD, FrozenSettings
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
+Cosine: TypeAlias = Annotated[float, Field(ge=-1, le=1)]
+Candidates: TypeAlias = Annotated[int, Field(ge=2, le=10_000)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0)]
+
+DEFAULT_DUPLICATE_COSINE = 0.95
+RETRY_SECONDS = 300.0
 
 
 def no_report(message: str) -> None:
@@ -233,6 +238,20 @@ class HybridOptions(SearchOptions, total=False):
     lexical_fields: Sequence[str] | None
 
 
+class DuplicateOptions(TypedDict, total=False):
+    """Which texts are near-duplicates, and how they are found in an index.
+
+    Attributes:
+        min_cosine: Texts with at least this cosine are near-duplicates.
+        num_candidates: With --index: search the index for the neighbors of each document with this many candidates per
+            shard, instead of comparing all pairs; higher is slower and finds more. [default: all pairs of up to 1 GiB
+            of vectors (700,000 of 384 dimensions), 100 candidates for larger indices]
+    """
+
+    min_cosine: Annotated[Cosine, Field(DEFAULT_DUPLICATE_COSINE)]
+    num_candidates: Candidates | None
+
+
 class RetryOptions(TypedDict, total=False):
     """How long requests are repeated.
 
@@ -240,7 +259,7 @@ class RetryOptions(TypedDict, total=False):
         retry_seconds: Maximum time to retry while the engine is overloaded or does not respond.
     """
 
-    retry_seconds: Annotated[Seconds, Field(300.0)]
+    retry_seconds: Annotated[Seconds, Field(RETRY_SECONDS)]
 
 
 class AddOptions(RetryOptions, total=False):
@@ -349,3 +368,17 @@ class TrainingOptions(TypedDict, total=False):
 
     device: Annotated[str, Field("auto")]  # training runs on one GPU and refuses cuda:N
     resume: Annotated[bool, Field(False)]
+
+
+class TrainOptions(TrainingOptions, total=False):
+    """Keyword arguments of `train_model`; all may be left out.
+
+    Attributes:
+        data_folder: Base of relative paths in the recipe. [default: the recipe's folder]
+        overrides: Dotted path of a setting → value in YAML, such as `{"stages.0.batch": "32"}`; ignored for a `Recipe`.
+        seed: Random seed. [default: the recipe's]
+    """
+
+    data_folder: Path | str | None
+    overrides: Mapping[str, str] | None
+    seed: NonNegativeInt | None

@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.analysis.similarity import DECIMALS, Int64Array, check_starts, round_cosines, vector_lengths
-from es_sbert.arguments import check_range
+from es_sbert.arguments import check_arguments
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.io.text_language import detect_language
 from es_sbert.io.text_language import stop_words as language_stop_words
 from es_sbert.messages import pluralize
+from es_sbert.settings import Count
 from es_sbert.vectors import Vectors
 
 # Up to this number of texts, each step of k-means uses all of them; above it, one batch.
@@ -46,7 +47,7 @@ _KMEANS_BATCH = 4096
 # Seed of the random choices of k-means.
 _SEED = 0
 _BLOCK = 2048
-ClusterCount = int | Literal["auto"]
+ClusterCount = Count | Literal["auto"]
 
 
 class TextCluster(NamedTuple):
@@ -85,6 +86,7 @@ class Clustering(NamedTuple):
     silhouette: float | None
 
 
+@check_arguments
 def cluster_texts(vectors: Vectors, *, k: ClusterCount = "auto", starts: Int64Array | None = None) -> Clustering:
     """Cluster the texts of a collection around k means; in mini-batches if there are more than 50,000 texts.
 
@@ -94,12 +96,12 @@ def cluster_texts(vectors: Vectors, *, k: ClusterCount = "auto", starts: Int64Ar
             print(texts[cluster.members[0]])
         ```
 
-    The result is the same for the same arguments. Mini-batches may find fewer than k clusters.
+    The result is the same for the same arguments. Mini-batches may find fewer than k clusters. For `auto`, 30 numbers
+    from 2 to 200 are tried on 5,000 texts at most, and the smallest with the greatest mean cosine silhouette is taken.
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
-        k: Number of clusters. `auto` is the smallest of 30 numbers from 2 to 200 with the greatest mean cosine
-            silhouette. They are tried on 5,000 texts at most.
+        k: Number of clusters; auto tries up to 200 and takes the one with the highest silhouette.
         starts: Row of each text's first vector, ascending from 0, if texts have several vectors. *Shape:* ``(texts,)``.
 
     Raises:
@@ -185,7 +187,6 @@ def _kmeans(texts: Vectors, k: ClusterCount) -> Int64Array:
     """Assign each text to a cluster. *Shape:* ``(texts,)``."""
     if k == "auto":
         k = _best_k(texts)
-    check_range("k", k, {"ge": 1})
     found = _count_distinct(texts, k)
     if found < k:
         raise UsageError(

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from es_sbert.analysis.similarity import COSINE_RANGE, Int64Array, pair_cosines, pairs_above
+from es_sbert.analysis.similarity import Int64Array, pair_cosines, pairs_above
 from es_sbert.analysis.text_collection import OnProgress, TextCollection, TextCollectionBuilder
-from es_sbert.arguments import check_arguments, check_range
+from es_sbert.arguments import check_arguments
 from es_sbert.batched import batched
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.connect import connected
@@ -37,13 +37,12 @@ from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
 from es_sbert.messages import pluralize, setting, size_text
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
-from es_sbert.settings import Seconds
+from es_sbert.settings import DEFAULT_DUPLICATE_COSINE, Candidates, Cosine, Count, Seconds
 from es_sbert.vectors import Vectors
 
 if TYPE_CHECKING:
     from es_sbert.engines.connect import EngineOrClient
 
-DEFAULT_MIN_COSINE = 0.95
 # Vectors up to this total size (700,000 of 384 dimensions) are compared in memory, which takes three times as much.
 EXACT_BYTES = 1 << 30
 # Maximum size of the vectors of all documents with near-duplicates, and of their pairs. In memory it takes up to
@@ -108,10 +107,10 @@ class DuplicateSearchResult:
 
 def duplicate_groups(
     vectors: Vectors,
-    min_cosine: float = DEFAULT_MIN_COSINE,
+    min_cosine: Cosine = DEFAULT_DUPLICATE_COSINE,
     *,
     starts: Int64Array | None = None,
-    block: int = 2048,
+    block: Count = 2048,
 ) -> list[DuplicateGroup]:
     """Group the near-duplicates of a collection with an exact search.
 
@@ -155,10 +154,10 @@ def search_duplicates(
     index: str,
     engine: EngineOrClient = None,
     vector_field: str = DEFAULT_VECTOR_FIELD,
-    min_cosine: float = DEFAULT_MIN_COSINE,
+    min_cosine: Cosine = DEFAULT_DUPLICATE_COSINE,
     *,
     filter: Json | None = None,
-    num_candidates: int | None = None,
+    num_candidates: Candidates | None = None,
     fields: Sequence[str] = (),
     on_progress: OnProgress = lambda done, total: None,
     retry_seconds: Seconds = 0.0,
@@ -194,7 +193,6 @@ def search_duplicates(
         EngineError: the engine failed.
         OutputError: a temporary file cannot be written.
     """
-    check_range("min_cosine", min_cosine, COSINE_RANGE)
     require_extra("analysis", "scipy")
     # A temporary file: there are as many rows as different vectors.
     temporary, retrying = sqlite3.connect("", isolation_level=None), retry_for(retry_seconds)

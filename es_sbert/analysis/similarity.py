@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.arguments import check_range
+from es_sbert.arguments import check_arguments
 from es_sbert.errors import UsageError
+from es_sbert.settings import Cosine, Count
 from es_sbert.vectors import Vectors
 
 Float64Array = NDArray[np.float64]
@@ -32,8 +33,6 @@ Int64Array = NDArray[np.int64]
 PairArrays = tuple[Int64Array, Int64Array, Float64Array]
 
 DECIMALS = 5
-DEFAULT_K = 100
-COSINE_RANGE = {"ge": -1, "le": 1}
 
 # Rows and columns of a block: 4 MiB of float32 cosines, which fit into processor caches. Larger blocks take more time.
 _BLOCK = 1024
@@ -73,13 +72,14 @@ class SimilarPair(NamedTuple):
     cosine: float
 
 
+@check_arguments
 def most_similar_pairs(
     vectors: Vectors,
-    k: int = DEFAULT_K,
+    k: Count = 100,
     *,
-    min_cosine: float = -1.0,
+    min_cosine: Cosine = -1.0,
     starts: Int64Array | None = None,
-    block: int = _BLOCK,
+    block: Count = _BLOCK,
 ) -> list[SimilarPair]:
     """Find the k most similar pairs of texts of one collection, the most similar first.
 
@@ -94,7 +94,7 @@ def most_similar_pairs(
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         k: Number of pairs to find; all pairs are returned if there are fewer.
-        min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
+        min_cosine: Drop pairs whose cosine is below this value.
         starts: Row of each text's first vector, ascending from 0, if texts have several vectors (chunks). The cosine of
             two texts is that of their most similar vectors. None for one vector per text. *Shape:* ``(texts,)``.
         block: Texts per block; the cosines of two blocks are in memory at a time.
@@ -106,8 +106,9 @@ def most_similar_pairs(
     return _best_pairs(combinations_with_replacement(texts.blocks(block), 2), k, min_cosine)
 
 
+@check_arguments
 def pairs_above(
-    vectors: Vectors, min_cosine: float, *, starts: Int64Array | None = None, block: int = _BLOCK
+    vectors: Vectors, min_cosine: Cosine, *, starts: Int64Array | None = None, block: Count = _BLOCK
 ) -> Iterator[PairArrays]:
     """Find all pairs of one collection whose cosine is not below a threshold, block by block.
 
@@ -129,7 +130,6 @@ def pairs_above(
     Raises:
         UsageError: as `most_similar_pairs`.
     """
-    check_range("min_cosine", min_cosine, COSINE_RANGE)
     texts = _collection(vectors, starts)
     if min_cosine >= _BOUNDED_COSINE:
         texts = _with_bounds(texts)
@@ -219,7 +219,6 @@ class _Texts:
         return len(self.vectors) if self.starts is None else len(self.starts)
 
     def blocks(self, size: int) -> Iterator[_Texts]:
-        check_range("block", size, {"ge": 1})
         for first in range(0, len(self), size):
             rows, starts = slice(first, first + size), None
             if self.starts is not None:
@@ -380,8 +379,6 @@ def round_cosines(cosines: Float64Array) -> Float64Array:
 
 def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: float) -> list[SimilarPair]:
     """Find the k best pairs of all blocks."""
-    check_range("k", k, {"ge": 1})
-    check_range("min_cosine", min_cosine, COSINE_RANGE)
     # Drop pairs below the threshold. Once k pairs are known, the threshold rises to the k-th best cosine.
     threshold = min_cosine
     first, second, cosines = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)

@@ -11,8 +11,9 @@ import click
 import cloup
 from cloup import option_group
 
+from es_sbert.analysis.clusters import cluster_names, cluster_texts
 from es_sbert.cli import analysis
-from es_sbert.cli.options import IntegerRange
+from es_sbert.cli.options import IntegerRange, setting_option
 from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
@@ -36,15 +37,7 @@ class _ClusterCount(IntegerRange):
 @click.argument("files", nargs=-1)
 @option_group(
     "Options",
-    click.option(
-        "-k",
-        "--k",
-        "k",
-        type=_ClusterCount(min=1),
-        metavar="NUMBER|auto",
-        default="auto",
-        help="Number of clusters; auto tries up to 200 and takes the one with the highest silhouette.",
-    ),
+    setting_option(cluster_texts, "k -k --k NUMBER|auto", type=_ClusterCount(min=1)),
 )
 @analysis.write_field_option(
     "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
@@ -70,7 +63,6 @@ def cluster(files: tuple[str, ...], k: Any, **options: Any) -> int:
       es-sbert cluster --index docs --k 20 -o clusters.jsonl
       es-sbert cluster --index docs --k 20 --write-field cluster
     """
-    from es_sbert.analysis import cluster_names, cluster_texts
     from es_sbert.errors import require_extra
 
     analysis.check_options(files, options)

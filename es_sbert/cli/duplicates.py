@@ -12,9 +12,10 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import analysis
-from es_sbert.cli.options import FiniteFloatRange, IntegerRange, open_engine, select_options
+from es_sbert.cli.options import open_engine, select_options, setting_options
 from es_sbert.errors import UsageError
 from es_sbert.messages import log_message, pluralize
+from es_sbert.settings import DuplicateOptions
 
 if TYPE_CHECKING:
     from es_sbert.analysis.duplicates import DuplicateGroup, DuplicateSearchResult
@@ -27,22 +28,7 @@ _SHOWN_IN_TERMINAL = 10  # groups, and duplicates of each
 
 @cloup.command()
 @click.argument("files", nargs=-1)
-@option_group(
-    "Options",
-    click.option(
-        "--min-cosine",
-        type=FiniteFloatRange(-1, 1),
-        default=0.95,
-        help="Texts with at least this cosine are near-duplicates.",
-    ),
-    click.option(
-        "--num-candidates",
-        type=IntegerRange(2, 10_000),
-        help="With --index: search the index for the neighbors of each document with this many candidates per shard, "
-        "instead of comparing all pairs; higher is slower and finds more.  [default: all pairs of up to 1 GiB of "
-        "vectors (700,000 of 384 dimensions), 100 candidates for larger indices]",
-    ),
-)
+@option_group("Options", setting_options(DuplicateOptions, "min_cosine", "num_candidates"))
 @analysis.write_field_option(
     "With --index: write the group of each document into this keyword field (e.g. duplicate_group): the id of the "
     "kept document, or its own id if it has no near-duplicate. A search with `collapse` on the field shows one hit of "

@@ -10,8 +10,9 @@ import click
 import cloup
 from cloup import option_group
 
+from es_sbert.analysis.similarity import most_similar_pairs
 from es_sbert.cli import analysis
-from es_sbert.cli.options import FiniteFloatRange, IntegerRange
+from es_sbert.cli.options import setting_option
 from es_sbert.messages import log_message, pluralize
 
 if TYPE_CHECKING:
@@ -25,14 +26,8 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1)
 @option_group(
     "Options",
-    click.option("-k", "k", type=IntegerRange(min=1), default=100, help="Maximum number of pairs to print."),
-    click.option(
-        "--min-cosine",
-        type=FiniteFloatRange(-1, 1),
-        default=-1.0,
-        show_default=False,
-        help="Drop pairs whose cosine is below this value.",
-    ),
+    setting_option(most_similar_pairs, "k -k", help="Maximum number of pairs to print."),
+    setting_option(most_similar_pairs, "min_cosine", show_default=False),
 )
 @analysis.source_options
 @analysis.output_options
@@ -52,8 +47,6 @@ def pairs(files: tuple[str, ...], k: int, min_cosine: float, **options: Any) -> 
       es-sbert pairs --index docs --min-cosine 0.9 -k 1000 --json
       es-sbert pairs --index docs --html pairs.html
     """
-    from es_sbert.analysis import most_similar_pairs
-
     analysis.check_options(files, options)
     texts = analysis.read_texts(files, options)
     begin = time.perf_counter()

@@ -17,6 +17,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message
+from es_sbert.config import TOP_K
 from es_sbert.errors import UsageError
 from es_sbert.messages import drop_unprintable, escape_unprintable, escape_unprintable_lines, pluralize
 from es_sbert.settings import SearchOptions
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 @option_group(
     "Options",
     click.option("--index", required=True, help="Index or alias to search; several (a,b) or a pattern (logs-*)."),
-    click.option("-k", "--k", "k", type=int, default=10, help="Number of hits."),
+    click.option("-k", "--k", "k", type=int, default=TOP_K, help="Number of hits."),
     shared.setting_options(SearchOptions, "filter JSON", "min_cosine"),
     shared.setting_option(
         SearchOptions,
@@ -49,11 +50,8 @@ if TYPE_CHECKING:
     "Output",
     click.option("--fields", metavar="LIST", help="Show these fields, separated by commas.  [default: title and text]"),
     click.option("--full", is_flag=True, help="Show the whole text of each hit instead of its beginning."),
-    click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="Print one JSON object per line: id, index, cosine, score, source, passage; partial if shards failed.",
+    shared.json_option(
+        "Print one JSON object per line: id, index, cosine, score, source, passage; partial if shards failed."
     ),
     click.option("--show-body", is_flag=True, help="Print the request, ready to paste, instead of sending it."),
 )

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from es_sbert.arguments import as_texts, check_arguments, other_names, spell_out
-from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
+from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, TOP_K
 from es_sbert.encoder.encoder import Encoder, check_one_model
 from es_sbert.engines.connect import EngineOrClient, address_settings, open_engine
 from es_sbert.engines.engine import Engine
@@ -42,7 +42,7 @@ from es_sbert.search.search_scope import (
     SearchTarget,
 )
 from es_sbert.search.vector_query import vector_clause
-from es_sbert.settings import AddOptions, Count, HybridOptions, IndexOptions, SearchOptions, Seconds
+from es_sbert.settings import RETRY_SECONDS, AddOptions, Count, HybridOptions, IndexOptions, SearchOptions, Seconds
 from es_sbert.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class SemanticIndex:
     def search(
         self,
         text: str,
-        k: int = 10,
+        k: int = TOP_K,
         *,
         rerank: Reranker | None = None,
         window: Count | None = None,
@@ -228,7 +228,7 @@ class SemanticIndex:
 
     @check_arguments
     @spell_out(SearchOptions)
-    def search_many(self, texts: Iterable[str], k: int = 10, **options: Unpack[SearchOptions]) -> list[SearchResult]:
+    def search_many(self, texts: Iterable[str], k: int = TOP_K, **options: Unpack[SearchOptions]) -> list[SearchResult]:
         """Do a `search` for each of several texts, which are embedded together and sent in a few requests.
 
         Returns:
@@ -274,7 +274,7 @@ class SemanticIndex:
 
     @check_arguments
     @spell_out(SearchOptions)
-    def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
+    def search_vector(self, vector: Vectors, k: int = TOP_K, **options: Unpack[SearchOptions]) -> SearchResult:
         """Like `search`, but with a query vector instead of a text.
 
         Args:
@@ -290,7 +290,7 @@ class SemanticIndex:
     @check_arguments
     @spell_out(SearchOptions)
     def similar_to(
-        self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
+        self, id: str, k: int = TOP_K, *, index: str | None = None, **options: Unpack[SearchOptions]
     ) -> SearchResult:
         """Find the k documents most similar to a document of the index; the document itself is not among the hits.
 
@@ -308,7 +308,7 @@ class SemanticIndex:
     def hybrid(
         self,
         text: str,
-        k: int = 10,
+        k: int = TOP_K,
         *,
         rerank: Reranker | None = None,
         window: Count | None = None,
@@ -376,7 +376,7 @@ class SemanticIndex:
         return self._load(None, {}, options)
 
     @check_arguments
-    def delete(self, ids: str | Iterable[str], *, retry_seconds: Seconds = 300.0) -> int:
+    def delete(self, ids: str | Iterable[str], *, retry_seconds: Seconds = RETRY_SECONDS) -> int:
         """Delete documents by id and refresh the index.
 
         Args:
@@ -400,7 +400,7 @@ class SemanticIndex:
 
     @check_arguments
     @spell_out(SearchOptions)
-    def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
+    def body(self, text: str, k: int = TOP_K, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `search` would send to `POST /index/_search`, for use with any client."""
         return self._text_requests(search_request, [text], k, options)(self._resolver.target())[0].bodies[0]
 
@@ -408,7 +408,7 @@ class SemanticIndex:
     def clause(
         self,
         text: str,
-        k: int = 10,
+        k: int = TOP_K,
         *,
         filter: Json | Sequence[Json] | None = None,
         exact: bool = False,
@@ -433,13 +433,15 @@ class SemanticIndex:
 
     @check_arguments
     @spell_out(SearchOptions)
-    def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
+    def similar_body(
+        self, id: str, k: int = TOP_K, *, index: str | None = None, **options: Unpack[SearchOptions]
+    ) -> Json:
         """Return the request body that `similar_to` would send."""
         return self._similar_request(id, index, k, options)(self._resolver.target(with_encoder=False))[0].bodies[0]
 
     @check_arguments
     @spell_out(HybridOptions)
-    def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
+    def hybrid_bodies(self, text: str, k: int = TOP_K, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """Return the request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
         return self._text_requests(hybrid_request, [text], k, options)(self._resolver.target())[0].bodies
 

@@ -110,8 +110,9 @@ def test_auto_k_is_the_candidate_with_the_greatest_silhouette(monkeypatch: pytes
 def test_k_below_1_or_above_the_number_of_distinct_texts_is_rejected() -> None:
     with raises(UsageError, "k"):
         cluster_texts(np.eye(3, dtype=np.float32), k=4)
-    with raises(UsageError, "k"):
-        cluster_texts(np.eye(3, dtype=np.float32), k=0)
+    for k in (0, "many"):
+        with raises(UsageError, "k", k):
+            cluster_texts(np.eye(3, dtype=np.float32), k=k)  # type: ignore[arg-type]
     assert cluster_texts(np.empty((0, 3), np.float32)) == Clustering((), None)
     twice = np.tile(np.eye(2, dtype=np.float32), (5, 1))
     # What differs by a rounding error only is no other text.

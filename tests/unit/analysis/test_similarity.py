@@ -92,6 +92,8 @@ def test_bounds_skip_no_pair(seed: int, dimensions: int, rank: int, k: int, min_
     "change",
     [
         {"k": 0},
+        {"k": "5"},
+        {"vectors": [[1.0, 0.0]]},
         {"block": 0},
         {"vectors": np.ones(3, np.float32)},
         {"min_cosine": 1.1},
