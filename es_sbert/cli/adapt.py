@@ -37,7 +37,7 @@ EXIT_NOT_BETTER = 1
     shared.setting_option(AdaptSettings, "name NAME", required=False),
     click.option("--resume", is_flag=True, help="Resume the stopped run in FOLDER."),
     click.option("--keep", is_flag=True, help="Keep the model in FOLDER/model even if it is not better."),
-    shared.json_option,
+    shared.json_option(),
 )
 @option_group(
     "Pairs",

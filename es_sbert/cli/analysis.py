@@ -57,7 +57,7 @@ source_options = shared.combine_options(
 output_options = option_group(
     "Output",
     click.option("-o", "--output", type=shared.OUTPUT_FILE_TYPE, help="Write JSONL to this file instead of printing."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSONL: one JSON object per line."),
+    shared.json_option("Print JSONL: one JSON object per line."),
     click.option(
         "--html",
         type=shared.OUTPUT_FILE_TYPE,

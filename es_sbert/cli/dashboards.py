@@ -13,6 +13,7 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message, write_output_file
 from es_sbert.errors import UsageError
 from es_sbert.filesystem import STDOUT_PATH
+from es_sbert.gateway.settings import DEFAULT_SEARCH_LOG_INDEX
 from es_sbert.messages import log_message
 
 
@@ -35,7 +36,9 @@ from es_sbert.messages import log_message
         help="With --kibana: replace the settings of a data view of the same title that exists, instead of using it "
         "with its own.",
     ),
-    click.option("--search-log", default="es-sbert-searches", help="The gateway's log of searches, without the month."),
+    click.option(
+        "--search-log", default=DEFAULT_SEARCH_LOG_INDEX, help="The gateway's log of searches, without the month."
+    ),
 )
 @shared.connection_options
 def dashboards(

@@ -8,7 +8,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import connection_options, encoder_options, engine_settings, select_options
+from es_sbert.cli.options import connection_options, encoder_options, engine_settings, json_option, select_options
 from es_sbert.cli.output import print_message
 
 if TYPE_CHECKING:
@@ -22,12 +22,7 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 @option_group(
     "Options",
     click.option("--index", help="Also check this index or alias; several (a,b) or a pattern."),
-    click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="Print one JSON object per finding and line: level, about, message, remedy.",
-    ),
+    json_option("Print one JSON object per finding and line: level, about, message, remedy."),
 )
 @connection_options
 @encoder_options

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 import cloup
 from cloup import option_group
 
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import OUTPUT_FILE_TYPE, encoder_options, file_options
 from es_sbert.errors import OutputError, UsageError
@@ -24,7 +25,6 @@ from es_sbert.messages import be, pluralize
 from es_sbert.messages import log_message as report
 
 if TYPE_CHECKING:
-    from es_sbert.bundle.modules import PromptKind
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.text_pipeline import EncoderInfo
     from es_sbert.io.file_formats import FileFormat
@@ -53,7 +53,7 @@ VECTOR_FIELD = "embedding"
     click.option(
         "--as",
         "kind",
-        type=click.Choice(["query", "document"]),
+        type=click.Choice(get_args(PromptKind)),
         help="Prepend the model's prompt for queries or documents.",
     ),
     log_format_option,

@@ -61,7 +61,7 @@ def up(name: str, port: int | None, heap: str, timeout: float) -> None:
 @click.argument("name", required=False)
 @setting_option(start_engine, "port", help="Only the server on this port.")
 @click.option("--all", "every", is_flag=True, help="Stop all servers that es-sbert started.")
-@click.option("--purge", is_flag=True, help="Also remove data and logs, including those of a stopped server.")
+@setting_option(stop_engine, "purge")
 @click.option("--yes", is_flag=True, help="With --purge: do not ask before data is removed.")
 def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool) -> None:
     """Stop servers.

@@ -21,21 +21,11 @@ if TYPE_CHECKING:
     from es_sbert.evaluation.evaluation_report import EvaluationReport
 
 
-TASKS = ("sts", "triplet", "duplicates", "retrieval")
-
-
 @cloup.command()
 @click.argument("model", required=False)
 @option_group(
     "Options",
-    click.option(
-        "--task",
-        "tasks",
-        type=click.Choice(TASKS),
-        multiple=True,
-        required=True,
-        help="Evaluation task; may be repeated.",
-    ),
+    shared.setting_option(evaluation.evaluate_model, "task", multiple=True, help="Evaluation task; may be repeated."),
     shared.setting_option(evaluation.evaluate_model, "data FOLDER", type=shared.FILE_TYPE),
     click.option(
         "--judgements",
@@ -57,7 +47,7 @@ TASKS = ("sts", "triplet", "duplicates", "retrieval")
 )
 @option_group(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each task instead of tables."),
+    shared.json_option("Print one JSON object for each task instead of tables."),
     log_format_option,
 )
 @option_group(
@@ -71,7 +61,7 @@ TASKS = ("sts", "triplet", "duplicates", "retrieval")
     shared.vector_field_option,
 )
 @shared.connection_options
-def evaluate(model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+def evaluate(model: str | None, task: tuple[Any, ...], files: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Evaluate MODEL, or the searches of an index.
 
     MODEL is a sentence encoder (a folder, a bundle, a hub id or an installed name), or an exported
@@ -96,11 +86,11 @@ def evaluate(model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...],
     from es_sbert.evaluation.evaluation_report import text_table
     from es_sbert.evaluation.significance import compare_reports, comparison_json, comparison_lines
 
-    _check_options(model, tasks, files, options)
+    _check_options(model, task, files, options)
     if not options["indices"]:
         require_extra("train", "scipy", "sklearn")
     reports, others, names = (
-        _evaluate_tasks(str(model), tasks, files, options)
+        _evaluate_tasks(str(model), task, files, options)
         if not options["indices"]
         else _evaluate_indices(model, options)
     )
@@ -147,14 +137,16 @@ def _check_options(
 Reports = tuple[list["EvaluationReport"], list["EvaluationReport"], tuple[str, str]]
 
 
-def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...], options: Mapping[str, Any]) -> Reports:
+def _evaluate_tasks(model: str, tasks: tuple[Any, ...], files: tuple[Path, ...], options: Mapping[str, Any]) -> Reports:
     """Evaluate the model and the one it is compared with; return the reports and names of both."""
     from es_sbert.evaluation.evaluated_models import close_model, open_model
     from es_sbert.evaluation.task_data import EvaluationTask, read_task_data
 
     limit, other = options["limit"], options["compare"]
-    unique_tasks = [EvaluationTask(task) for task in dict.fromkeys(tasks)]
-    datasets = {task: read_task_data(task, options["data"], files, limit=limit, report=report) for task in unique_tasks}
+    datasets = {
+        task: read_task_data(EvaluationTask(task), options["data"], files, limit=limit, report=report)
+        for task in dict.fromkeys(tasks)
+    }
     running = shared.select_options(options, ("device", "precision", "runtime", "threads"))
 
     def evaluate_model(name: str) -> list[EvaluationReport]:
@@ -162,7 +154,7 @@ def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...],
         try:
             return [
                 evaluation.evaluate_model(opened, task, datasets[task], limit=limit, report=report, **running)
-                for task in unique_tasks
+                for task in datasets
             ]
         finally:
             close_model(opened)

@@ -17,7 +17,7 @@ from es_sbert.bundle.bundle import (
 )
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import FILE_TYPE, setting_option, setting_options
+from es_sbert.cli.options import FILE_TYPE, json_option, setting_option, setting_options
 from es_sbert.cli.output import align_columns
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
@@ -49,7 +49,7 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
         "separated by commas.  [default: those for CPUs that run on this machine]",
     ),
     setting_options(exporters.export_model, "ignore_settings KEY", "force"),
-    click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest as JSON on stdout."),
+    json_option("Print the bundle's manifest as JSON on stdout."),
     log_format_option,
 )
 def export(model: str, output: Path, variants: list[Variant] | None, as_json: bool, **options: Any) -> None:

@@ -91,7 +91,7 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
 
 @cloup.command()
 @click.argument("name")
-@option_group("Options", shared.json_option)
+@option_group("Options", shared.json_option())
 @shared.connection_options
 def show(name: str, as_json: bool, **options: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.
@@ -162,7 +162,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
     "Options",
     shared.vector_field_option,
     shared.setting_options(AdoptionOptions, "text_fields", "text_template", "sample", "min_cosine", "dry_run"),
-    shared.json_option,
+    shared.json_option(),
     shared.retry_seconds_option,
 )
 @shared.connection_options

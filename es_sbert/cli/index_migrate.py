@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     shared.setting_option(MigrationOptions, "dead_letters"),
     shared.retry_seconds_option,
     shared.quiet_option,
-    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
+    shared.json_option("Print the result as one JSON object on stdout."),
     shared.vector_field_option,
 )
 @shared.connection_options

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         "judgement list of es-sbert evaluate.  [default: pseudo-queries, made of the sampled documents]",
     ),
     shared.setting_options(CalibrationOptions, "sample", "keep", "save", "max_unrelated"),
-    shared.json_option,
+    shared.json_option(),
     shared.vector_field_option,
 )
 @shared.connection_options
@@ -118,7 +118,7 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         help="File of queries, one per line, to use instead of documents; real queries give better results.",
     ),
     shared.setting_options(AdviceRequest, "dimensions --dimensions N"),
-    shared.json_option,
+    shared.json_option(),
     shared.vector_field_option,
 )
 @shared.connection_options

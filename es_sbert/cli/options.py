@@ -311,10 +311,15 @@ def file_options() -> Callable[[F], F]:
     return setting_options(FileOptions, "format", "delimiter CHARACTER", "encoding NAME")
 
 
+def json_option(help: str = "Print one JSON object.") -> Callable[[F], F]:
+    """--json."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
 vector_field_option = setting_option(VectorFieldName, "vector_field")
 text_options = setting_options(TextOptions, "text_fields", "text_template")
 retry_seconds_option = setting_option(RetryOptions, "retry_seconds SECONDS")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress and no summary; errors are still shown.")
 url_option = engine_url_option("--url")
 

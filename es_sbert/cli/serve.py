@@ -39,11 +39,9 @@ _model_options = option_group(
     "Models",
     shared.model_option,
     shared.device_options,
-    click.option(
-        "--also-model",
-        "models",
-        multiple=True,
-        metavar="MODEL",
+    shared.setting_option(
+        ModelSettings,
+        "models --also-model MODEL",
         help="Also serve this model: for indices with its vectors, and at /v1/embeddings. May be given several times.",
     ),
 )
@@ -59,12 +57,7 @@ _key_and_log_options = option_group(
         type=shared.FILE_TYPE,
         help="File with the key that callers of /metrics must send.",
     ),
-    click.option(
-        "--search-log",
-        type=shared.OUTPUT_FILE_TYPE,
-        metavar="FILE",
-        help="Append a line of JSON for each search to this file, or write it to stdout (-).",
-    ),
+    shared.setting_option(GatewaySettings, "search_log FILE", type=shared.OUTPUT_FILE_TYPE),
     shared.setting_option(SearchLogSettings, "log_queries"),
     log_format_option,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.errors import require_extra
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @spell_out(RunOptions)
 def evaluate_model(
     model: str | Path | SentenceEmbedder | PairScorer,
-    task: str,
+    task: Literal["sts", "triplet", "duplicates", "retrieval"],
     data: str | Path | Sequence[TaskData] | None = None,
     *,
     files: Sequence[str | Path] = (),
@@ -67,13 +67,13 @@ def evaluate_model(
     from es_sbert.evaluation.task_data import EvaluationTask, read_task_data
     from es_sbert.evaluation.task_runner import run_task
 
-    task = EvaluationTask(task)
+    kind = EvaluationTask(task)
     if data is None or isinstance(data, str | Path):
-        data = read_task_data(task, data, list(map(Path, files)), limit=limit, report=report)
+        data = read_task_data(kind, data, list(map(Path, files)), limit=limit, report=report)
     opened = open_model(str(model), report=report, **running) if isinstance(model, str | Path) else model
     try:
         settings = {name: str(running.get(name, "auto")) for name in ("device", "precision", "runtime")}
-        return run_task(opened, task, data, settings={**settings, "limit": limit}, progress=report)
+        return run_task(opened, kind, data, settings={**settings, "limit": limit}, progress=report)
     finally:
         if opened is not model:
             close_model(opened)

@@ -272,7 +272,7 @@ class GatewaySettings(FrozenSettings):
             log with them, and never uses them for a client's request.
         listen, limits, semantic, models: See their classes.
         embeddings_key, metrics_key: Bearer tokens that `/v1/` and `/metrics` require; None for none.
-        search_log: None turns the search log off.
+        search_log: Append a line of JSON for each search to this file, or write it to stdout (-).
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)

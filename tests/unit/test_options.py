@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Iterator
 
 import click
+import numpy as np
 import pytest
 
 import es_sbert
+from es_sbert import analysis
 from es_sbert.arguments import declared_settings
 from es_sbert.cli.main import cli
 from es_sbert.cli.options import SettingOption
@@ -17,23 +19,19 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.ingest.ingest_settings import IngestSettings
-from es_sbert.settings import AdaptSettings, RunOptions, Student, TrainingOptions
+from es_sbert.settings import AdaptSettings, RunOptions, Student, TrainingOptions, TrainOptions
 from tests.docs import all_commands
 
 # Options of the command line alone: of any command, and of one.
 _ALONE = {
     "": "html id-field index json log-format output queries quiet write-field yes",
-    "adapt": "keep resume train-queries", "cluster": "k", "dashboards": "kibana replace-view search-log tenant",
-    "distill": "name static texts", "duplicates": "min-cosine num-candidates", "encode": "as text-field",
-    "engine": "all purge", "evaluate": "compare judgements task",
-    "index migrate": "cancel",
-    "ingest": "ray ray-workers", "model": "from name", "pairs": "k min-cosine",
-    "search": "fields full hybrid k like rerank show-body",
-    "serve": "also-model embeddings-key-file metrics-key-file search-log",
-    "train": "check data list seed set",
+    "adapt": "keep resume train-queries", "dashboards": "kibana replace-view search-log tenant",
+    "distill": "name static texts", "encode": "as text-field", "engine": "all", "evaluate": "compare judgements",
+    "index migrate": "cancel", "model": "from name", "search": "fields full hybrid k like rerank show-body",
+    "serve": "embeddings-key-file metrics-key-file", "train": "check list",
 }  # fmt: skip
 # Options with a default of their own: --max-body counts MiB.
-_OWN_DEFAULTS = {("index create", "model"), ("serve", "body_bytes")}
+_OWN_DEFAULTS = {("index create", "model"), ("serve", "body_bytes"), ("serve", "models"), ("train", "overrides")}
 
 
 def _options() -> Iterator[tuple[str, click.Context, click.Option]]:
@@ -64,7 +62,7 @@ def test_options_are_declared_with_their_defaults_or_belong_to_the_command_line(
     ("function", "owner"),
     [
         ("load_files", IngestSettings), ("Encoder", RunOptions), ("Reranker", RunOptions), ("distill_model", Student),
-        ("distill_model", TrainingOptions), ("train_model", TrainingOptions), ("adapt_model", AdaptSettings),
+        ("distill_model", TrainingOptions), ("train_model", TrainOptions), ("adapt_model", AdaptSettings),
     ],
 )  # fmt: skip
 def test_keywords_have_the_defaults_of_the_settings(function: str, owner: type) -> None:
@@ -84,6 +82,10 @@ def test_command_and_library_refuse_a_number_with_the_same_remedy() -> None:
         ("adapt a -o b --batch 1", lambda: AdaptSettings(index="a", name="b", batch=1)),
         ("serve -k 10001", lambda: SemanticSettings(k=10_001)),
         ("engine up --port 0", lambda: start_engine("es9", port=0)),
+        ("pairs a.txt -k 0", lambda: analysis.most_similar_pairs(np.eye(2), 0)),
+        ("cluster a.txt -k 0", lambda: analysis.cluster_texts(np.eye(2), k=0)),
+        ("duplicates a.txt --num-candidates 1", lambda: analysis.search_duplicates("a", num_candidates=1)),
+        ("ingest --index a --ray-workers 0", lambda: es_sbert.load_files("a", ray_workers=0)),
     ):
         with pytest.raises(UsageError) as of_library:
             call()

@@ -125,7 +125,7 @@ def stop_engine(server: LocalServer | RunningEngine, *, purge: bool = False) -> 
     """Stop a server; no error if it has ended already.
 
     Args:
-        purge: Also remove its data and logs, unless it was started again.
+        purge: Also remove data and logs, including those of a stopped server.
 
     Raises:
         LocalEngineError: the server belongs to another user or does not end, or its folder cannot be removed.

@@ -10,10 +10,12 @@ import pytest
 import transformers  # noqa: F401  # its log handler keeps the stderr of its import, which must outlive a test
 
 from es_sbert.cli.main import main
+from es_sbert.errors import UsageError
 from es_sbert.evaluation import evaluate_model
 from es_sbert.evaluation.evaluated_models import open_model
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from tests.raised import raises
 from tests.tiny import write_tiny_bert
 from tests.unit.evaluation.support import write_collection
 
@@ -123,3 +125,5 @@ def test_evaluate_function(tiny: Path, data: Path) -> None:
     model = open_model(str(tiny), precision="fp32", device="cpu")
     again = evaluate_model(model, "sts", files=[data / "sts/small-test.tsv"])
     assert again.rows == report.rows
+    with raises(UsageError, "task", "nli"):
+        evaluate_model(model, "nli", data)  # type: ignore[arg-type]
