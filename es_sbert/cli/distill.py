@@ -16,6 +16,7 @@ from es_sbert.cli.analysis import file_reading
 from es_sbert.cli.options import (
     FILE_TYPE,
     file_options,
+    json_option,
     select_options,
     setting_options,
     text_options,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     "Training",
     setting_options(Student, "epochs", "batch", "learning_rate", "seed", "precision"),
     training_options,
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
+    json_option("Print the result as JSON on stdout."),
 )
 def distill(model: str, static: bool, output: Path, texts: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Distill MODEL into a smaller, faster student.

@@ -12,10 +12,11 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import FILE_TYPE, IntegerRange, select_options, training_options
+from es_sbert.cli.options import FILE_TYPE, json_option, setting_option, training_options
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import pluralize
+from es_sbert.settings import TrainOptions
 
 if TYPE_CHECKING:
     from es_sbert.training.training_run import TrainingResult
@@ -43,26 +44,17 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         metavar="FOLDER",
         help="Folder of the trained model; new or empty, except with --resume.",
     ),
-    click.option(
-        "--data",
-        "data_folder",
-        envvar="ES_SBERT_DATA",
-        show_envvar=True,
-        type=FILE_TYPE,
-        metavar="FOLDER",
-        help="Base of relative paths in the recipe.  [default: the recipe's folder]",
-    ),
-    click.option(
-        "--set",
-        "overrides",
+    setting_option(TrainOptions, "data_folder --data $ES_SBERT_DATA FOLDER"),
+    setting_option(
+        TrainOptions,
+        "overrides --set KEY=VALUE",
         multiple=True,
-        metavar="KEY=VALUE",
         help="Change one setting, such as stages.0.batch=32. Repeatable.",
     ),
-    click.option("--seed", type=IntegerRange(min=0), help="Random seed.  [default: the recipe's]"),
+    setting_option(TrainOptions, "seed"),
     training_options,
     click.option("--check", is_flag=True, help="Only check the recipe and the data, and find the models."),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
+    json_option("Print the result as JSON on stdout."),
     click.option(
         "--list",
         is_flag=True,
@@ -91,30 +83,19 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
     from es_sbert import training
 
     training.require_training()
-    from es_sbert.training.recipe import load_recipe, parse_overrides
+    from es_sbert.training.recipe import parse_overrides
 
-    changes = parse_overrides(options["overrides"])
-    if options["seed"] is not None:
-        changes["seed"] = str(options["seed"])
-    settings = load_recipe(recipe, changes)
-    path = Path(recipe)
-    folder = options["data_folder"] or (path.parent if path.is_file() else Path())
+    options["overrides"] = parse_overrides(options["overrides"])
     if check:
         from es_sbert.training.training_run import check_recipe
 
-        found = check_recipe(settings, folder, options["device"])
-        for stage, data in zip(settings.stages, found, strict=True):
-            click.echo(
-                f"{stage.name}: {pluralize(sum(map(len, data.examples)), 'example')}, {len(data.dev or ()):,} for dev"
-            )
+        for name, data in check_recipe(recipe, **options).items():
+            click.echo(f"{name}: {pluralize(sum(map(len, data.examples)), 'example')}, {len(data.dev or ()):,} for dev")
         return
     if output is None:
         raise UsageError("an output folder is required", "Set a folder for the trained model: -o FOLDER")
     began = time.monotonic()
-    run_options = select_options(options, ("device", "resume"))
-    trained = training.train_model(
-        settings, output, data_folder=folder, register=True, report=print_message, **run_options
-    )
+    trained = training.train_model(recipe, output, register=True, report=print_message, **options)
     if as_json:
         click.echo(json.dumps(_train_result_json(trained), indent=2))
     else:

@@ -41,7 +41,7 @@ from es_sbert.index.mapping import and_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
 from es_sbert.messages import pluralize, setting
-from es_sbert.settings import AdaptSettings, Count, Seconds, no_report
+from es_sbert.settings import RETRY_SECONDS, AdaptSettings, Count, Seconds, no_report
 from es_sbert.training.adapt_plan import (
     AdaptInputs,
     AdaptPlan,
@@ -490,7 +490,7 @@ def adapt_model(
     register: bool = False,
     device: str = "auto",
     threads: Count | None = None,
-    retry_seconds: Seconds = 300.0,
+    retry_seconds: Seconds = RETRY_SECONDS,
     body_fields: Sequence[str] | str = (),
     report: Callable[[str], None] = no_report,
     **settings: Any,

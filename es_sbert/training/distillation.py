@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
-from es_sbert.arguments import check_arguments
+from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.bundle.local_registry import try_register_model
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation, PromptKind
@@ -84,29 +84,25 @@ class Distillation:
 
 
 @check_arguments
+@spell_out(Student)
 def distill_model(
     teacher: str,
     output: str | Path,
     texts: Sequence[str] = (),
     *,
-    layers: int | None = None,
-    base: str | None = None,
     name: str | None = None,
-    epochs: float | None = None,
-    batch: int | None = None,
-    learning_rate: float | None = None,
-    seed: int = 42,
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     device: str = "auto",
     resume: bool = False,
     register: bool = False,
     report: Callable[[str], None] = no_report,
+    **settings: Any,
 ) -> Distillation:
     """Distill a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
 
     The student's vectors are in the space of the teacher: they have the same length, and are trained toward the
     teacher's vectors of the texts. A tenth of the texts, at most 1,000, measures that and chooses the best checkpoint.
-    Without texts, a static student is exported untrained. Needs the extra `train`.
+    Without `layers` and `base`, the student is static: the vector of a text is the mean of its token vectors. Without
+    texts, it is exported untrained. Needs the extra `train`.
 
     Usage:
         ```python
@@ -118,18 +114,12 @@ def distill_model(
         teacher: Folder, hub id, installed or registered name of a sentence encoder.
         output: Folder of the student; new or empty, except with `resume`.
         texts: Texts without labels, like those that will be embedded; repeated ones count once.
-        layers: Number of layers to keep of the teacher or of `base`, evenly spaced. None keeps all layers of `base`;
-            without `base`, None makes a static model, whose vector of a text is the mean of its token vectors.
-        base: Folder, hub id or name of the model that the student starts from, instead of the teacher. A Dense layer
-            maps its vectors into the teacher's space.
         name: Name of the student; by default the name of its folder.
-        epochs, batch, learning_rate: Settings of the training; see `Student`.
-        seed: Seed of the order of the texts and of the choice of the texts for the checkpoint.
-        precision: Number format of the transformer's matrix products in training.
         device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run, with the same arguments.
         register: Register the student under its name, so that searches find it (`es-sbert model list`).
         report: Called with progress messages.
+        settings: See `Student`.
 
     Raises:
         ModelError: the teacher cannot be opened, or does not support such a student.
@@ -140,16 +130,7 @@ def distill_model(
         DeviceError: the device is not available.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
-    student = Student(
-        layers=layers,
-        base=base,
-        epochs=epochs,
-        batch=batch,
-        learning_rate=learning_rate,
-        seed=seed,
-        precision=precision,
-    )
-    output = Path(output)
+    student, output = Student(**settings), Path(output)
     refuse_several_processes()
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
@@ -159,13 +140,13 @@ def distill_model(
     folder = resolve_model(teacher)
     model = read_sentence_model(folder, teacher)
     distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
-    base_model = None if base is None else _read_base(base)
+    base_model = None if student.base is None else _read_base(student.base)
     if student.static:
         check_static_source(model)
     else:
         # Opened for its checks: whether its layers can be removed, and how many.
         start = folder if base_model is None else base_model.folder
-        open_initial_model(start, ModelSpec(base=base or teacher, layers=layers))
+        open_initial_model(start, ModelSpec(base=student.base or teacher, layers=student.layers))
     if not texts:
         untrained = _export_untrained(teacher, folder, student, output, name, report)
         if register:
@@ -176,7 +157,7 @@ def distill_model(
             f"there are {pluralize(len(distinct), 'different text')}, too few to learn from",
             f"Pass at least {MIN_TEXTS}.",
         )
-    trained, dev = split_texts(distinct, seed)
+    trained, dev = split_texts(distinct, student.seed)
     recipe = distillation_recipe(name, model, student, len(trained), base_model)
     data, hashes = _stage_data(recipe, trained, dev), {_TEXTS: _hash_texts([*trained, *dev])}
     result = run_with_data(recipe, [data], hashes, output, device=device, resume=resume, report=report)

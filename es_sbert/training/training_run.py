@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import yaml
 from transformers.utils import logging as transformers_logging
 
-from es_sbert.arguments import check_arguments
+from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.bundle.bundle import hash_file, is_encoder_bundle, open_encoder_bundle
 from es_sbert.bundle.local_registry import try_register_model
 from es_sbert.bundle.model_lookup import resolve_model
@@ -23,7 +23,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import ModelNotFound, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime.variant_candidates import default_exports
-from es_sbert.settings import no_report
+from es_sbert.settings import TrainOptions, no_report
 from es_sbert.training.example_augmentation import augment_examples
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.recipe import SENTENCE_TRANSFORMERS, ModelSpec, Recipe, load_recipe
@@ -123,33 +123,44 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
     return folders
 
 
-def check_recipe(recipe: Recipe, data_folder: Path, device: str = "auto") -> list[StageData]:
+def _open_recipe(recipe: str | Path | Recipe, options: TrainOptions) -> tuple[Recipe, Path]:
+    """Return a recipe with its changes, and the base of its relative paths."""
+    folder, seed = options.get("data_folder"), options.get("seed")
+    if isinstance(recipe, str | Path):
+        path = Path(recipe)
+        folder = folder or (path.parent if path.is_file() else None)
+        recipe = load_recipe(str(recipe), options.get("overrides"))
+    return recipe if seed is None else recipe.model_copy(update={"seed": seed}), Path(folder or "")
+
+
+def check_recipe(recipe: str | Path | Recipe, **options: Unpack[TrainOptions]) -> dict[str, StageData]:
     """Check device and precision, find the models, read and check the data of every stage; write nothing.
 
     Args:
-        recipe: The recipe.
-        data_folder: Base of relative paths in the recipe.
-        device: `auto`, `cpu` or `cuda`.
+        recipe, options: As for `train_model`.
+
+    Returns:
+        Name of each stage → its data.
 
     Raises:
         EsSbertError: an input is missing or invalid.
     """
-    choose_training_precision(recipe.precision, choose_training_device(device), has_bf16=has_native_bf16())
+    recipe, data_folder = _open_recipe(recipe, options)
+    device = choose_training_device(options.get("device", "auto"))
+    choose_training_precision(recipe.precision, device, has_bf16=has_native_bf16())
     find_models(recipe)
-    return read_stages(recipe, data_folder)
+    return dict(zip((stage.name for stage in recipe.stages), read_stages(recipe, data_folder), strict=True))
 
 
 @check_arguments
+@spell_out(TrainOptions)
 def train_model(
     recipe: str | Path | Recipe,
     output: str | Path,
     *,
-    data_folder: str | Path | None = None,
-    overrides: Mapping[str, str] | None = None,
-    device: str = "auto",
-    resume: bool = False,
     register: bool = False,
     report: Callable[[str], None] = no_report,
+    **options: Unpack[TrainOptions],
 ) -> TrainingResult:
     """Train a recipe and export the model to a checked ONNX bundle, as `es-sbert train` does. Needs the extra `train`.
 
@@ -164,12 +175,9 @@ def train_model(
     Args:
         recipe: Path of a YAML file, name of a recipe that comes with es-sbert, or a recipe.
         output: Folder of the trained model; new or empty, except with `resume`.
-        data_folder: Base of relative paths in the recipe; the folder of the YAML file by default.
-        overrides: Dotted path of a setting → value in YAML, such as `stages.0.batch` → `32`; ignored for a `Recipe`.
-        device: `auto`, `cpu` or `cuda`.
-        resume: Resume an interrupted run from its last complete checkpoint.
         register: Register the model under the recipe's name, so that searches find it (`es-sbert model list`).
         report: Called with progress messages.
+        options: See `TrainOptions`.
 
     Raises:
         RecipeInvalid: the recipe is missing or invalid.
@@ -181,15 +189,13 @@ def train_model(
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
     refuse_several_processes()
-    if isinstance(recipe, str | Path):
-        path = Path(recipe)
-        data_folder = data_folder or (path.parent if path.is_file() else None)
-        recipe = load_recipe(str(recipe), overrides)
-    output, data_folder = Path(output), Path(data_folder or "")
+    recipe, data_folder = _open_recipe(recipe, options)
+    device = options.get("device", "auto")
     choose_training_device(device)  # fails early: reading data may take long
     stages = read_stages(recipe, data_folder)
     hashes = {path: hash_file(data_folder / path) for path in sorted({one.path for one in recipe.sources})}
-    trained = run_with_data(recipe, stages, hashes, output, device=device, resume=resume, report=report)
+    resume = options.get("resume", False)
+    trained = run_with_data(recipe, stages, hashes, Path(output), device=device, resume=resume, report=report)
     if register and trained.fingerprint is not None:
         try_register_model(trained.folder, trained.fingerprint, name=recipe.name)
     return trained
