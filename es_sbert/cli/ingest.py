@@ -53,18 +53,8 @@ _load_options = option_group(
 _output_options = option_group(
     "Output",
     shared.quiet_option,
-    click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."),
+    shared.json_option("Print the summary as one JSON object on stdout."),
     log_format_option,
-)
-_ray_options = option_group(
-    "Ray cluster",
-    click.option("--ray", metavar="ADDRESS", help="Load on the machines of a Ray cluster: host:port, auto or local."),
-    click.option(
-        "--ray-workers",
-        type=shared.IntegerRange(min=1),
-        metavar="N",
-        help="Workers on the cluster, each with a GPU or --threads CPUs.  [default: all that fit]",
-    ),
 )
 _ingest_options = shared.combine_options(
     _main_options,
@@ -73,7 +63,7 @@ _ingest_options = shared.combine_options(
     _load_options,
     _output_options,
     option_group("Connection", shared.credential_options, help=shared.connection_help),
-    _ray_options,
+    option_group("Ray cluster", _setting_options("ray ADDRESS", "ray_workers N")),
 )
 
 
@@ -135,8 +125,6 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
                 progress=choose_meter(sys.stderr, quiet=quiet, events=is_json_logging()),
                 confirm=None if yes else _confirm_prune,
                 control=control,
-                ray=options["ray"],
-                ray_workers=options["ray_workers"],
                 **chosen,
             )
         except (EngineError, ClusterError) as error:

@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD, FrozenSettings
 from es_sbert.errors import UsageError
 from es_sbert.io.file_formats import FileFormat, FileOptions
 from es_sbert.messages import setting
+from es_sbert.settings import RETRY_SECONDS, Count, Seconds
 
 # A percentage applies only after this many records have been read.
 MIN_RECORDS_READ = 1000
@@ -96,6 +97,8 @@ class IngestSettings(FrozenSettings):
             [default: next to the first FILE]
         max_errors: Stop if more than this number, or this percentage, of the documents cannot be loaded.
             [default: 10%; off with --retry and --watch]
+        ray: Load on the machines of a Ray cluster: host:port, auto or local.
+        ray_workers: Workers on the cluster, each with a GPU or `threads` CPUs. [default: all that fit]
         dry_run: Write nothing: show the texts of the first N documents (5) exactly as they would be embedded.
     """
 
@@ -111,12 +114,12 @@ class IngestSettings(FrozenSettings):
     routing_field: str | None = None
     vector_field: str = DEFAULT_VECTOR_FIELD
     vectors: tuple[str, ...] = ()
-    passages: int | None = Field(default=None, ge=1)
-    passage_overlap: int | None = Field(default=None, ge=0)
+    passages: Count | None = None
+    passage_overlap: NonNegativeInt | None = None
     index_type: str | None = None
-    batch_window: int | None = Field(default=None, ge=1)
+    batch_window: Count | None = None
     bulk_bytes: int = Field(default=5 << 20, ge=1024)
-    retry_seconds: float = Field(default=300.0, ge=0)
+    retry_seconds: Seconds = RETRY_SECONDS
     dead_letters: Path | None = None
     returns_dead_letters: bool = False
     prune: bool = False
@@ -126,7 +129,9 @@ class IngestSettings(FrozenSettings):
     only_ids: tuple[str, ...] | None = Field(default=None, max_length=8000)
     state: Path | None = None
     max_errors: ErrorLimit | None = None
-    dry_run: int | None = Field(default=None, ge=1)
+    ray: str | None = None
+    ray_workers: Count | None = None
+    dry_run: Count | None = None
 
     @property
     def file_options(self) -> FileOptions:

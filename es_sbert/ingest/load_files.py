@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
-from pydantic import Field, NonNegativeInt, ValidationError
+from pydantic import NonNegativeInt, ValidationError
 
 from es_sbert.arguments import check_arguments, settings_error, spell_out, with_defaults
 from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder
@@ -38,25 +38,27 @@ class LoadFilesOptions(ModelOptions, VectorFieldName, TextOptions, RetryOptions,
     format: str | None
     delimiter: str | None
     encoding: str | None
-    strip_html: Annotated[bool, Field(False)]
+    strip_html: bool
     id_field: str | None
     routing_field: str | None
-    vectors: Annotated[Sequence[str], Field(())]
+    vectors: Sequence[str]
     passages: Count | None
     passage_overlap: NonNegativeInt | None
     index_type: str | None
     batch_window: Count | None
-    bulk_bytes: Annotated[int, Field(5 << 20, ge=1024)]
+    bulk_bytes: int
     dead_letters: str | Path | None
-    prune: Annotated[bool, Field(False)]
+    prune: bool
     retry: str | Path | None
-    watch_seconds: Annotated[float, Field(gt=0)] | None
+    watch_seconds: float | None
     state: str | Path | None
     max_errors: str | int | None
+    ray: str | None
+    ray_workers: Count | None
 
 
 @check_arguments
-@spell_out(LoadFilesOptions)
+@spell_out(LoadFilesOptions, IngestSettings)
 def load_files(
     index: str,
     files: str | Path | Sequence[str | Path] = (),
@@ -65,8 +67,6 @@ def load_files(
     progress: ProgressOutput | None = None,
     confirm: ConfirmPrune | None = None,
     control: LoadControl | None = None,
-    ray: str | None = None,
-    ray_workers: Count | None = None,
     **options: Unpack[LoadFilesOptions],
 ) -> LoadReport:
     """Embed the documents of files and load them into an index, as `es-sbert ingest` does.
@@ -90,8 +90,6 @@ def load_files(
         confirm: Decides whether `prune` removes documents; by default it does.
         control: Stops the load from another thread: `LoadControl.interrupt`. A watch (`watch_seconds`) has no other
             end.
-        ray: Load on the machines of a Ray cluster: `host:port`, `auto` or `local`.
-        ray_workers: Workers on the cluster; by default all that fit.
         options: See `LoadFilesOptions`.
 
     Returns:
@@ -107,14 +105,14 @@ def load_files(
         OutputError: the dead letters or the checkpoint cannot be written.
     """
     settings, control, connection = load_settings(index, files, options), control or LoadControl(), None
-    if ray is not None:
+    if settings.ray is not None:
         connection = address_settings(engine)
         if settings.watch_seconds is not None or settings.retry is not None:
             raise UsageError(
                 f"{setting('ray')} cannot be combined with {setting('watch_seconds')} or {setting('retry')}",
                 f"Leave out {setting('ray')}, or the other one.",
                 setting="ray",
-                value=ray,
+                value=settings.ray,
             )
         if connection is None or options.get("encoder") is not None:
             raise UsageError(
@@ -131,13 +129,13 @@ def load_files(
 
         loading: Any = with_defaults(ModelOptions, options)
         del loading["encoder"], loading["report"]
-        with open_ray_runner(str(ray), plan, connection, count=ray_workers, **loading) as runner:
+        with open_ray_runner(str(settings.ray), plan, connection, count=settings.ray_workers, **loading) as runner:
             control.on_start()
             return runner.run_load(opened, plan, control, as_meter(progress), confirm or _always)
 
 
 @check_arguments
-@spell_out(LoadFilesOptions)
+@spell_out(LoadFilesOptions, IngestSettings)
 def preview_files(
     index: str,
     files: str | Path | Sequence[str | Path] = (),
