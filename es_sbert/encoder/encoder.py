@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self, Unpack
 import numpy as np
 from pydantic import Field
 
-from es_sbert.arguments import as_texts, check_arguments
+from es_sbert.arguments import as_texts, check_arguments, spell_out
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.config import DEFAULT_MODEL
@@ -78,24 +78,19 @@ class Encoder(SentenceTransformersNames):
     """
 
     @check_arguments
+    @spell_out(LoadOptions)
     def __init__(
         self,
         model: str | Path | None = None,
         *,
-        device: str = "auto",
-        precision: str = "auto",
-        runtime: str = "auto",
-        threads: Count | None = None,
-        budget: Count | None = None,
         truncate_dim: Count | None = None,
         called: str | None = None,
-        report: Callable[[str], None] = no_report,
+        **options: Unpack[LoadOptions],
     ) -> None:
-        loading: Any = {"device": device, "precision": precision, "runtime": runtime, "called": called}
         name = DEFAULT_MODEL if model is None else model
         if truncate_dim is not None:
             name = f"{lasting_path(name)}@{truncate_dim}"
-        self.pipeline = TextPipeline(name, **loading, threads=threads, budget=budget, report=report)
+        self.pipeline = TextPipeline(name, called=called, **options)
 
     @property
     def info(self) -> EncoderInfo:

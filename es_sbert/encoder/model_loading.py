@@ -9,9 +9,11 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from es_sbert.arguments import with_defaults
 from es_sbert.bundle.bundle import (
     EncoderBundle,
     EncoderManifest,
@@ -35,6 +37,7 @@ from es_sbert.runtime.inference_pool import InferencePool, compile_model
 from es_sbert.runtime.onnx_session import available_providers
 from es_sbert.runtime.openvino_session import inherited_problem
 from es_sbert.runtime.variant_candidates import openvino_warnings, variant_order
+from es_sbert.settings import RunOptions
 
 StatusCallback = Callable[[str], None]
 BundleT = TypeVar("BundleT", bound=EncoderBundle | RerankerBundle)
@@ -77,19 +80,21 @@ class SelectedVariant(Generic[BundleT]):
 
 
 def open_variant(
-    select: Callable[[Device], SelectedVariant[BundleT]], requested: str, threads: int | None
+    select: Callable[..., SelectedVariant[BundleT]], options: RunOptions
 ) -> tuple[SelectedVariant[BundleT], InferencePool]:
     """Select a variant for the requested device and open its sessions; `auto` falls back to the CPU if CUDA fails.
 
     Args:
-        select: Selects a variant for a device.
-        requested: `auto`, `cpu`, `cuda` or `cuda:N`.
-        threads: As for `SelectedVariant.open`.
+        select: Selects a variant for a device, a precision and a runtime.
+        options: How the model is to run.
 
     Raises:
         DeviceError: the requested device cannot be used.
         UsageError: the device is invalid.
     """
+    settings: Any = with_defaults(RunOptions, options)
+    requested, threads = settings["device"], settings["threads"]
+    select = partial(select, precision=settings["precision"], runtime=settings["runtime"])
     device = choose_device(requested, available_providers(), cuda_devices())
     if device.kind == "cpu":
         return _open_first(select(device), threads)

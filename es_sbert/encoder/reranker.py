@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.arguments import as_texts, check_arguments, other_names, wrong_argument
+from es_sbert.arguments import as_texts, check_arguments, other_names, spell_out, wrong_argument
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.model_loading import open_reranker, open_variant, select_reranker_variant
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
@@ -21,7 +21,7 @@ from es_sbert.messages import setting
 from es_sbert.runtime.batching import BatchLimits, plan_batches
 from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
-from es_sbert.settings import Count
+from es_sbert.settings import Count, RunOptions
 
 Scores = NDArray[np.float32]
 
@@ -125,20 +125,11 @@ class Reranker(OpenedModel):
     warnings: tuple[str, ...]
 
     @check_arguments
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        device: str = "auto",
-        precision: str = "auto",
-        runtime: str = "auto",
-        threads: Count | None = None,
-        budget: Count | None = None,
-    ) -> None:
-        select = partial(select_reranker_variant, open_reranker(model), precision=precision, runtime=runtime)
-        selected, pool = open_variant(select, device, threads)
-        settings: Any = {"device": device, "precision": precision, "runtime": runtime}
-        opening = partial(type(self), lasting_path(model), **settings, threads=threads, budget=budget)
+    @spell_out(RunOptions)
+    def __init__(self, model: str | Path, *, budget: Count | None = None, **options: Unpack[RunOptions]) -> None:
+        selected, pool = open_variant(partial(select_reranker_variant, open_reranker(model)), options)
+        own: Any = type(self)
+        opening = partial(own, lasting_path(model), budget=budget, **options)
         self._hold(opening, selected, pool)
         bundle = selected.bundle
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)

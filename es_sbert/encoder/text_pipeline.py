@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
-from es_sbert.settings import no_report
+from es_sbert.settings import LoadOptions, no_report
 from es_sbert.vectors import Vectors
 
 # Poolings that give the zero vector for a text without tokens.
@@ -108,21 +108,14 @@ class TextPipeline(OpenedModel):
         self,
         model: str | Path,
         *,
-        device: str = "auto",
-        precision: str = "auto",
-        runtime: str = "auto",
-        threads: int | None = None,
-        budget: int | None = None,
         called: str | None = None,
-        report: Callable[[str], None] = no_report,
+        **options: Unpack[LoadOptions],
     ) -> None:
-        source = find_encoder(model, called)
-        warnings = runtime_warnings(device, report)
+        source, report, budget = find_encoder(model, called), options.pop("report", no_report), options.get("budget")
+        warnings = runtime_warnings(options.get("device", "auto"), report)
 
-        select = partial(select_encoder_variant, source, precision=precision, runtime=runtime, report=report)
-        selected, pool = open_variant(select, device, threads)
-        settings: Any = {"device": device, "precision": precision, "runtime": runtime, "called": source.model.name}
-        opening = partial(TextPipeline, lasting_path(model), **settings, threads=threads, budget=budget)
+        selected, pool = open_variant(partial(select_encoder_variant, source, report=report), options)
+        opening = partial(TextPipeline, lasting_path(model), called=source.model.name, **options)
         selected = replace(selected, warnings=(*warnings, *selected.warnings))
         self._hold(opening, selected, pool)
         self.model = loaded = selected.bundle.model
