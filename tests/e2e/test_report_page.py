@@ -217,8 +217,8 @@ def test_map_works_by_pointer(open_report: OpenReport) -> None:
     tab.page.mouse.up()
     expect(tab.page.locator("#details-heading")).to_have_text("Group 1")
     rows = [
-        "Kepttext-0The parcel has not arrived yet.1 more identical texttext-2",
-        "cosine 0.9512 differencestext-1The parcel has did not arrived yet arrive.",
+        "Kepttext-0The parcel has not arrived yet.1 identical text, removabletext-2",
+        "Removablecosine 0.9512 differencestext-1The parcel has did not arrived yet arrive.",
     ]
     expect(tab.details.locator("li:not(li li)")).to_have_text(rows)
     expect(tab.details.locator(".text :is(del, ins)")).to_have_text(["has", "did", "arrived yet", "arrive"])

@@ -75,6 +75,7 @@ class TextFinder {
   #show(heading, found, needle) {
     byId("found").hidden = false;
     byId("close-found").hidden = needle !== ""; // the search box has its own button
+    byId("found-map").hidden = isPairs;
     byId("found-heading").textContent = heading;
     growingList(byId("found-list"), byId("more-found"), {
       items: byText(found),
@@ -95,14 +96,17 @@ class TextFinder {
   }
 
   #item(own, needle) {
-    const [text, ...copies] = own;
+    const keptOne = own.find((each) => groupOf[each] !== -1 && groups[groupOf[each]].kept === each);
+    const text = isPairs ? own[0] : keptOne ?? own[0];
+    const copies = own.filter((each) => each !== text);
+    const words = isClusters || isPairs || keptOne === undefined ? counted(copies.length, "identical text", "identical texts") : removableCopies(copies);
     const numbersOf = isPairs ? groups.flatMap(({ members }, number) => (own.some((each) => members.includes(each)) ? [number] : [])) : [groupOf[text]].filter((number) => number !== -1);
     const excerpt = excerptOf(text, needle === "" ? [] : occurrences(texts[text], needle));
     return element(
       "li",
       {},
       excerpt,
-      element("div", { class: "facts" }, idOf(text, excerpt.textContent), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies)),
+      element("div", { class: "facts" }, fateOf(text), idOf(text, excerpt.textContent), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies, words)),
     );
   }
 }

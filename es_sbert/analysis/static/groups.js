@@ -44,7 +44,7 @@ class GroupList {
   /** `go` is called with a selected group, `look` with the group under the pointer, -1 for none. */
   constructor(go, look) {
     const total = report.total.groups;
-    byId("groups-heading").textContent = kind.heading;
+    this.#name(total);
     this.#grow = growingList(this.#list, byId("more-groups"), {
       items: groups.map((_, number) => number),
       size: GROUPS_AT_A_TIME,
@@ -85,9 +85,16 @@ class GroupList {
   showFound(found) {
     this.#found = found === null ? null : new Set(found);
     const items = this.#items.map((item, number) => ({ item, count: this.#count(item, number) }));
+    this.#name(found === null ? report.total.groups : items.filter(({ count }) => count > 0).length);
     if (found !== null && !isPairs) items.sort((one, two) => two.count - one.count);
     this.#list.append(...items.map(({ item }) => item));
     if (this.#buttons()[this.#current]?.parentElement.hidden) this.#move(this.#buttons().indexOf(this.#shown()[0]));
+  }
+
+  /** The heading, with the number of groups that the list shows. */
+  #name(shown) {
+    const all = numbers.format(report.total.groups);
+    byId("groups-heading").textContent = `${kind.heading} (${shown < report.total.groups ? `${numbers.format(shown)} of ` : ""}${all})`;
   }
 
   #item(number, go) {

@@ -8,7 +8,7 @@ const SAMPLED = 60; // texts of a group
 const AROUND = 12; // pixels around a label in which a reader looks for its points
 const FARTHEST = 60; // pixels between a label and the middle of its group, or its highest point
 const OWN_SHARE = isClusters ? 0.45 : 0.75; // of the points around a label, the least share that must be its own
-const ASIDE = [0, -0.5, 0.5, -1, 1, ...(isClusters ? [] : [-1.25, 1.25, -1.5, 1.5])]; // label widths from the middle of a group, which one of near-duplicates fills
+const ASIDE = [0, -0.5, 0.5, -1, 1, -1.25, 1.25, -1.5, 1.5]; // label widths from the middle of a group
 
 // Keywords that narrow maps show, by group: the first one of the name that no larger group shows.
 const keywords = new Map();
@@ -33,46 +33,74 @@ function labelsOf(group, width) {
  *
  * `wanted` has groups with their `members` and `names`, words with their width, the longest first; `at` gives the position of
  * a text. If the map `isWhole`, clusters that lie apart come first, and a label that would be taken for another group's is left
- * out. Else the groups come in their order, no label hides a text, and `to` is a line from a label that is not next to its points.
+ * out. Else the groups come in their order, and no label hides a text. `to` is a line from a label that is not next to its points.
  */
 function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   const countIn = countsOf(texts, at, width, height);
   const largest = Math.max(...wanted.map(({ members }) => members.length));
+  const mayHide = isWhole && isClusters;
   const candidates = ({ group, members, names }) => {
     const own = members.filter((_, place) => place % Math.ceil(members.length / SAMPLED) === 0).map(at);
     const each = members.length / own.length; // texts for each sampled one
-    const [atX, atY] = middleOf(own.slice(0, Math.ceil(own.length / 3))); // the most central texts
-    if (atX < 0 || atX > width || atY < 0 || atY > height) return []; // not in view
-    const farthest = isClusters ? FARTHEST : Math.max(FARTHEST, atY - Math.min(...own.map(([, down]) => Math.max(0, down))) + LABEL_LINE);
     const cells = own.map((position) => position.map(cellOf));
+    const crowdAt = (box) => (each * countOwn(cells, box)) ** 2 / Math.max(1, countIn(box));
+    const [atX, atY] = isWhole ? middleOf(own.slice(0, Math.ceil(own.length / 3))) : mostOf(own, (position) => crowdAt(boxAround(position, AROUND))); // of the most central texts, or where most were found
+    if (atX < 0 || atX > width || atY < 0 || atY > height) return []; // not in view
+    const farthest = mayHide ? FARTHEST : Math.max(FARTHEST, atY - Math.min(...own.map(([, down]) => Math.max(0, down))) + LABEL_LINE);
     return names.map(({ words, wide }) => {
       const places = [];
       for (let down = -farthest; down <= farthest; down += LABEL_LINE / 3) {
-        for (const part of ASIDE) {
+        for (const part of mayHide ? ASIDE.slice(0, 5) : ASIDE) {
           const [middle, line] = [Math.max(wide / 2 + EDGE, Math.min(width - wide / 2 - EDGE, atX + part * (wide / 2 + AROUND))), atY + down];
           const box = { left: middle - wide / 2, right: middle + wide / 2, top: line - LABEL_LINE / 2, bottom: line + LABEL_LINE / 2 };
           if (box.top < 0 || box.bottom > height) continue;
-          const [around, covered] = [grown(box, AROUND), grown(box, radius)];
+          const [around, covered] = [grown(box, AROUND), grown(box, radius + (mayHide ? 0 : 2))];
           const [hidden, near] = [countIn(covered), each * countOwn(cells, around)];
           const share = Math.min(1, near / Math.max(1, countIn(around)));
           const foreign = Math.max(0, hidden - each * countOwn(cells, covered));
-          const lost = isWhole && isClusters ? 0.1 * hidden + 0.4 * foreign : 20 * hidden;
-          places.push({ ...box, group, own, words, middle, line, hidden, share, cost: 4 * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) });
+          const lost = mayHide ? 0.2 * hidden + 0.6 * foreign : 20 * hidden;
+          places.push({ ...box, group, own, words, middle, line, hidden, share, cost: (isWhole ? 4 : 8) * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) });
         }
       }
       return places.sort((one, two) => one.cost - two.cost);
     });
   };
-  const isGood = ({ share, hidden }) => (isWhole ? share >= OWN_SHARE && (isClusters || hidden === 0) : hidden === 0 || wanted.length === 1);
   const all = wanted.map(candidates).filter((places) => places.length > 0 && places.every(([first]) => first !== undefined));
-  if (isWhole && isClusters) all.sort(([[one]], [[two]]) => one.cost - two.cost);
+  if (mayHide) all.sort(([[one]], [[two]]) => one.cost - two.cost);
   const placed = [];
-  for (const byName of all) {
-    const best = byName.map((places) => places.find((place) => isGood(place) && !placed.some((other) => overlaps(place, other)))).find(Boolean);
-    if (best !== undefined) placed.push({ ...best, to: isWhole || best.share >= OWN_SHARE ? null : lineFrom(best) });
+  const isFree = (place) => placed.every((other) => !overlaps(place, other) && !crosses(place.to, other) && !crosses(other.to, place));
+  const isOverOthers = ({ to }) => to !== null && stepsOf(to).slice(0, -3).some((position) => countIn(boxAround(position, radius)) > 0);
+  const put = (byName, share, isLined) => {
+    const isGood = (place) => place.share >= share && (mayHide || place.hidden === 0 || wanted.length === 1);
+    for (const places of byName) {
+      for (const place of places.filter(isGood)) {
+        const lined = { ...place, to: isLined && place.share < OWN_SHARE ? lineFrom(place) : null };
+        if (isFree(lined) && !isOverOthers(lined)) return placed.push(lined);
+      }
+    }
+    return 0;
+  };
+  for (const byName of all) put(byName, isWhole ? OWN_SHARE : 0, !isWhole);
+  if (isWhole && !isClusters) { // groups between others: with a line
+    const named = new Set(placed.map(({ group }) => group));
+    for (const byName of all) if (!named.has(byName[0][0].group)) put(byName.slice(-1), 0, true);
   }
   return placed;
 }
+
+/** Whether a line crosses a label. */
+function crosses(line, { left, right, top, bottom }) {
+  if (line === null) return false;
+  return stepsOf(line).some(([across, down]) => across > left && across < right && down > top && down < bottom);
+}
+
+/** Positions on a line, from its first to its last. */
+const stepsOf = ([from, to]) => Array.from({ length: 12 }, (_, step) => [0, 1].map((axis) => from[axis] + (to[axis] - from[axis]) * step / 11));
+
+const boxAround = ([across, down], by) => ({ left: across - by, right: across + by, top: down - by, bottom: down + by });
+
+/** The item with the largest value; the first of equal ones. */
+const mostOf = (items, valueOf) => items.reduce((best, item) => (valueOf(item) > valueOf(best) ? item : best));
 
 const grown = ({ left, right, top, bottom }, by) => ({ left: left - by, right: right + by, top: top - by, bottom: bottom + by });
 

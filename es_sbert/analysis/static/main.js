@@ -21,7 +21,8 @@ function select(number, focus = true) {
   if (number !== -1) tell(`${nameOf(number)}, ${figuresOf(number)}, is selected.`);
   if (focus) {
     byId("details-heading").focus({ preventScroll: true });
-    showTop(byId("details"));
+    if (number !== -1 && onOneColumn.matches) byId("details").scrollIntoView({ block: "start" });
+    else showTop(byId("details"));
   }
 }
 
@@ -109,7 +110,7 @@ byId("zoom-all").addEventListener("click", () => map.showAll());
 byId("zoom-selection").addEventListener("click", () => map.showHighlighted());
 // While the map is in view, its button is not needed; it keeps its place, so that nothing moves.
 new IntersectionObserver((entries) => document.body.classList.toggle("sees-map", entries.at(-1).isIntersecting), { threshold: 0.5 }).observe(byId("map-frame"));
-for (const id of ["show-map", "jump-map"]) byId(id).addEventListener("click", () => {
+for (const id of ["show-map", "jump-map", "found-map"]) byId(id).addEventListener("click", () => {
   map.showHighlighted();
   byId("map").scrollIntoView({ block: "start" });
   byId("map-canvas").focus({ preventScroll: true });

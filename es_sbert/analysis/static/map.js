@@ -4,6 +4,7 @@ const MOST_ZOOM = 64;
 const LEAST_ZOOM = 0.5;
 const STEP = 48; // pixels that an arrow key moves the map by
 const NEAR = 12; // distance in pixels at which the pointer selects a point
+const NEXT_TO = 60; // maximum number of pixels between a point and its description
 const MOVED = 4; // pixels of movement that turn a click into a drag
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
 const NAME_SHOWN = 36; // characters of a cluster's name under the pointer
@@ -69,7 +70,10 @@ class TextMap {
     this.#found = [...found].filter(([, own]) => own.length > 0).map(([number, members]) => ({ group: number, members })).sort((one, two) => two.members.length - one.members.length);
     this.#selected = group;
     this.#passing = null;
-    if (!isPassing) byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
+    if (!isPassing) {
+      byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
+      byId("zoom-selection").textContent = group === -1 ? "Fit found" : "Fit selection";
+    }
     this.#redraw();
   }
 
@@ -148,7 +152,7 @@ class TextMap {
     this.#context.fillRect(0, 0, this.#canvas.width, this.#canvas.height);
     const shown = this.#passing?.texts ?? this.#highlighted;
     const faint = shown !== null;
-    const larger = faint ? Math.max(radius, Math.min(LARGE, (shown.order.length <= FEW_POINTS ? 2.2 : 1.6) * radius)) : radius;
+    const larger = faint ? Math.max(radius, Math.min(LARGE, this.#enlarged(shown.order.length) * radius)) : radius;
     this.#drawPoints(this.#all, place, radius * ratio, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
     if (faint) {
       const outline = shown.order.length <= OUTLINED ? this.ground : null; // which parts points that overlap
@@ -179,6 +183,12 @@ class TextMap {
     return few * Math.max(0.8, Math.min(2, (this.#view.scale / this.#whole) ** 0.35));
   }
 
+  /** How much larger highlighted points are: those that were found most, and those of a group little, which are close to each other. */
+  #enlarged(count) {
+    if (this.#passing !== null) return 1.2;
+    return this.#selected === -1 && count <= FEW_POINTS ? 2.2 : 1.6;
+  }
+
   #at(text) {
     const { scale, left, top } = this.#view;
     return [x[text] * scale + left, y[text] * scale + top];
@@ -202,7 +212,8 @@ class TextMap {
     const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map(labelOf), among, (text) => this.#at(text), { width, height, radius, isWhole });
     let labels = place(isFound ? this.#found : this.#sized, isFound ? texts : this.#all.order, !isFound);
     if (selected !== -1) {
-      labels = labels.filter(({ group, words }) => group === selected && words !== numbers.format(group + 1)); // where it was before
+      const isZoomed = this.#passing === null && this.#view.scale > 1.2 * this.#whole;
+      labels = isZoomed ? [] : labels.filter(({ group, words }) => group === selected && words !== numbers.format(group + 1)); // where it was before
       if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], texts, false);
     }
     for (const { group, words, middle, line, to } of labels) {
@@ -257,10 +268,17 @@ class TextMap {
     if (text !== -1) {
       this.#hoverBox.replaceChildren(
         element("p", { dir: "auto" }, beginning(texts[text], 160) || "(text not known)"),
-        element("p", { class: "note facts" }, idOf(text), element("span", {}, group === -1 ? "" : swatchOf(classOfGroup[group]), isClusters ? beginning(group === -1 ? kind.none : nameOf(group), NAME_SHOWN) : groupNote(group))),
+        element("p", { class: "note facts" }, fateOf(text), idOf(text), this.#copiesAt(text), element("span", {}, group === -1 ? "" : swatchOf(classOfGroup[group]), isClusters ? beginning(group === -1 ? kind.none : nameOf(group), NAME_SHOWN) : groupNote(group))),
       );
     }
     this.#redraw();
+  }
+
+  /** How many texts of a group are identical with one of it, and so at the same place. */
+  #copiesAt(text) {
+    const rows = groupOf[text] === -1 ? [] : byText(groups[groupOf[text]].members);
+    const count = rows.find((own) => own.includes(text))?.length ?? 1;
+    return count === 1 ? "" : element("span", {}, counted(count, "identical text", "identical texts"));
   }
 
   #placeHoverBox(atX, atY) {
@@ -269,9 +287,11 @@ class TextMap {
     const { clientWidth, clientHeight } = this.#canvas;
     const [wide, high] = [box.offsetWidth, box.offsetHeight];
     const boxLeft = atX + 14 + wide <= clientWidth ? atX + 14 : atX - 14 - wide;
-    const below = atY + 14 + high <= clientHeight ? atY + 14 : atY - 14 - high;
+    // Below the group or above it, if that leaves room; else below or above the point.
+    const own = [...(this.#passing?.texts.order ?? [])].map((text) => this.#at(text)[1]);
+    const sides = [[Math.min(atY + NEXT_TO, Math.max(atY, ...own)), Math.max(atY - NEXT_TO, Math.min(atY, ...own))], [atY, atY]].flatMap(([low, top]) => [low + 14, top - 14 - high]);
     box.style.left = `${Math.max(4, Math.min(clientWidth - wide - 4, boxLeft))}px`;
-    box.style.top = `${Math.max(4, below)}px`;
+    box.style.top = `${sides.find((top) => top >= 4 && top + high <= clientHeight) ?? 4}px`;
   }
 
   /** The text nearest to a position of the canvas within a distance, -1 for none. */

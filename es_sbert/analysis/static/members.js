@@ -15,6 +15,12 @@ function idOf(text, shown = texts[text]) {
   return element("bdi", { class: "id" }, breakable(beginning(id, 200)));
 }
 
+/** Whether a text is kept or may be removed; empty for kinds other than near-duplicates, and for texts in no group. */
+function fateOf(text) {
+  if (isClusters || isPairs || groupOf[text] === -1) return "";
+  return element("span", { class: "who" }, groups[groupOf[text]].kept === text ? "Kept" : "Removable");
+}
+
 /** A disclosure with the ids of the copies of a text; null if there are none. */
 const copiesOf = (own, words = counted(own.length, "more identical text", "more identical texts")) => (own.length === 0 ? null : element(
   "details",
@@ -57,13 +63,15 @@ function rowOf(number, places) {
   if (text !== kept && isPairs) return pairOf(kept, own, marks[place]);
   if (text !== kept) {
     const compared = comparisonOf(kept, text, marks[place]) ?? textOf(text, unitOffsets(texts[text], marks[place]?.[1] ?? []), "ins");
-    return rowElement([cosineOf(cosines[place]), differencesOf(marks[place]), idOf(text)], compared, copies);
+    return rowElement([element("span", { class: "who" }, "Removable"), cosineOf(cosines[place]), differencesOf(marks[place]), idOf(text)], compared, copies);
   }
   if (isPairs) return element("li", {}, textOf(text), copiesOf(own, "Ids"));
-  return rowElement([element("span", { class: "who" }, "Kept"), idOf(text)], textOf(text), copies, "kept");
+  return rowElement([element("span", { class: "who" }, "Kept"), idOf(text)], textOf(text), copies, "kept", removableCopies(copies));
 }
 
-const rowElement = (facts, text, copies, name) => element("li", { class: name }, element("div", { class: "facts" }, facts), text, copiesOf(copies));
+const removableCopies = ({ length }) => `${counted(length, "identical text", "identical texts")}, removable`;
+
+const rowElement = (facts, text, copies, name, words) => element("li", { class: name }, element("div", { class: "facts" }, facts), text, copiesOf(copies, words));
 
 const MOST_PARTS = 3; // differences of texts that share less than half
 
