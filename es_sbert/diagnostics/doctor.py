@@ -22,9 +22,10 @@ from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
 from es_sbert.index.load_checks import settings_of_killed_load
-from es_sbert.index.mapping import check_not_being_removed, plain_vector_fields, vector_fields
+from es_sbert.index.mapping import check_not_being_removed, plain_vector_fields, sparser_graph, vector_fields
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
 from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
+from es_sbert.index.text_template import format_vector_field_option
 from es_sbert.index.vector_field import (
     VectorField,
     adopt_command,
@@ -417,6 +418,12 @@ def _document_findings(
     for field in summary.fields:
         if field.name in fit:
             yield from field_findings(summary.name, field, summary.documents, models[field.meta.fingerprint])
+            if (sparser := sparser_graph(state.mappings["properties"][field.name])) is not None:
+                message = f"its graph was made with {sparser}, so searches may miss more of the nearest vectors"
+                index = f"{state.name}{format_vector_field_option(field.name)}"
+                remedy = f"Measure recall: `es-sbert index advise {index}`. Build a denser graph: "
+                remedy += f"`es-sbert index migrate {index}`."
+                yield warning(f"field {field.name}", message, remedy)
 
 
 def settings_findings(state: IndexState, *, by_migration: bool = False) -> Iterator[Finding]:

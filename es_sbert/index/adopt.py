@@ -43,11 +43,8 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
-    COSINE_SIMILARITIES,
     VECTOR_TYPES,
-    IndexType,
     VectorFieldMeta,
-    VectorMapping,
     check_field_name,
     check_not_being_removed,
     document_meta_field,
@@ -188,7 +185,7 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
         ).about("vector_field", vector_field)
     _check_takes_updates(state)
     require_index_knn(info, state, _copy_remedy(vector_field))
-    problem = _mapping_problem(mapping, mapped)
+    problem = mapped.problem
     if problem is not None or mapped.dimensions is None:
         problem = problem or "is mapped without its number of dimensions"
         remedy = _copy_remedy(vector_field)
@@ -235,19 +232,6 @@ def _copy_remedy(vector_field: str, how: str = "which copies their vectors too")
         f"Create a suitable index (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
         f"`es-sbert index adopt NEW` with the same options."
     )
-
-
-def _mapping_problem(mapping: Json, mapped: VectorMapping) -> str | None:
-    """Return the reason why es-sbert cannot search a field's vectors, as the end of a sentence; None if it can."""
-    if mapping.get("index", True) is False:
-        return "is mapped with `index: false`, so kNN searches cannot find its vectors"
-    if mapped.element_type != "float":
-        return f"holds vectors of {mapped.element_type}, but es-sbert writes float"
-    if mapped.similarity not in COSINE_SIMILARITIES:
-        return f"compares vectors by {mapped.similarity}, but es-sbert by their cosine"
-    if not isinstance(mapped.index_type, IndexType):
-        return f"has the index type {mapped.index_type}, which es-sbert cannot search"
-    return None
 
 
 class ComparedDocument(NamedTuple):

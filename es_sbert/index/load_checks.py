@@ -20,7 +20,13 @@ from es_sbert.index.source_mode import (
     source_mode,
 )
 from es_sbert.index.text_template import document_field_names
-from es_sbert.index.vector_field import check_passages_kept, embed_command, has_vector_field, similar_fields
+from es_sbert.index.vector_field import (
+    check_passages_kept,
+    embed_command,
+    has_vector_field,
+    similar_fields,
+    vector_field_from_state,
+)
 from es_sbert.messages import setting
 
 
@@ -167,13 +173,14 @@ def check_created_index(
         routing_field: Field with the routing of each document; None if there is none.
 
     Raises:
-        UsageError, VectorIndexError: see `check_can_load_files`, `check_passages_kept` and `check_strict_mapping`.
+        UsageError, VectorIndexError: see `check_can_load_files`, `vector_field_from_state`, `check_passages_kept` and
+            `check_strict_mapping`.
         EngineError: the engine failed.
     """
     try:
         check_can_load_files(state, name, meta_fields, routing_field=routing_field)
-        for field in similar_fields([state]).values():
-            check_passages_kept(field)
+        for name in similar_fields([state]):
+            check_passages_kept(vector_field_from_state(engine, state, name))
         check_strict_mapping(state, documents)
     except (UsageError, VectorIndexError) as error:
         deleted = delete_unused_index(engine, state)

@@ -275,6 +275,8 @@ def vector_property(field: Json) -> Json:
     return inner
 
 
+# The engines' defaults today, of which recall depends as much as on the index type.
+GRAPH_PARAMETERS = {"m": 16, "ef_construction": 100}
 VECTOR_TYPES = {EngineType.ELASTICSEARCH: "dense_vector", EngineType.OPENSEARCH: "knn_vector"}
 # The names that the engines give to the cosine in a mapping.
 COSINE_SIMILARITIES = ("cosine", "cosinesimil")
@@ -324,7 +326,7 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
     vector = copy.deepcopy(template)
     if engine_type is EngineType.ELASTICSEARCH:
         vector["dims"] = meta.dimensions
-        vector["index_options"]["type"] = meta.index_type
+        vector["index_options"] = {"type": meta.index_type}
     else:
         vector["dimension"] = meta.dimensions
         if meta.index_type == IndexType.FLAT:
@@ -333,7 +335,30 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
         elif meta.index_type == IndexType.INT8_HNSW:
             del vector["compression_level"]  # that of the encoder
             vector["method"]["parameters"]["encoder"] = {"name": "sq", "parameters": {"bits": 7}}
+    if "hnsw" in meta.index_type:
+        graph_options(vector).update(GRAPH_PARAMETERS)
     return vector if meta.passages is None else chunks_property(vector)
+
+
+def graph_options(field: Json) -> Json:
+    """Return the object of a vector field's mapping that holds `m` and `ef_construction`; empty if it has no such."""
+    vector = vector_property(field)
+    options: Json = vector.get("index_options") or (vector.get("method") or {}).get("parameters", {})
+    return options
+
+
+def sparser_graph(field: Json) -> str | None:
+    """Describe a graph of fewer links than es-sbert's, with which searches miss more neighbors; None for any other.
+
+    A value that OpenSearch's mapping does not state is at least es-sbert's in all versions up to 3.9.
+    """
+    found = graph_options(field)
+    fewer = [
+        f"`{name}` {found[name]} instead of {usual}"
+        for name, usual in GRAPH_PARAMETERS.items()
+        if found.get(name, usual) < usual
+    ]
+    return " and ".join(fewer) or None
 
 
 # `_meta.es_sbert.earlier_segments`: the fields whose index type an earlier version has changed in place.
@@ -464,6 +489,17 @@ class VectorMapping(NamedTuple):
     element_type: str
     index_type: IndexType | str
 
+    @property
+    def problem(self) -> str | None:
+        """Why es-sbert cannot search the vectors, as the end of a sentence; None if it can."""
+        if self.element_type != "float":
+            return f"holds vectors of {self.element_type}, but es-sbert writes float"
+        if self.similarity not in COSINE_SIMILARITIES:
+            return f"compares vectors by {self.similarity}, but es-sbert by their cosine"
+        if not isinstance(self.index_type, IndexType):
+            return f"has the index type {self.index_type}, which es-sbert cannot search"
+        return None
+
 
 def read_vector_mapping(
     engine_type: EngineType, settings: Mapping[str, SettingValue], field: Json
@@ -477,13 +513,13 @@ def read_vector_mapping(
     if field.get("type") != VECTOR_TYPES[engine_type]:
         return None
     if engine_type is EngineType.ELASTICSEARCH:
-        # If the mapping does not name a type, it is hnsw: for bytes, and in indices older than Elasticsearch 8.14.
-        name = str(field.get("index_options", {}).get("type", IndexType.HNSW))
+        # Elasticsearch returns the type that it chose. Without one, it is hnsw: for bytes, with `index_options: null`,
+        # and in indices older than 8.14.
+        name = str((field.get("index_options") or {}).get("type", IndexType.HNSW))
         index_type = IndexType(name) if name in list(IndexType) else name
-        return VectorMapping(
-            field.get("dims"), field.get("similarity", "none"), field.get("element_type", "float"), index_type
-        )
-    similarity = field.get("method", {}).get("space_type") or field.get("space_type") or "l2"
+        similarity = "nothing (`index: false`)" if field.get("index") is False else field.get("similarity", "none")
+        return VectorMapping(field.get("dims"), similarity, field.get("element_type", "float"), index_type)
+    similarity = (field.get("method") or {}).get("space_type") or field.get("space_type") or "l2"
     # OpenSearch returns the type in capitals.
     element_type = field.get("data_type", "float").lower()
     return VectorMapping(field.get("dimension"), similarity, element_type, _opensearch_index_type(settings, field))

@@ -23,7 +23,6 @@ from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFa
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
-    COSINE_SIMILARITIES,
     DEFAULT_INDEX_TYPE,
     EARLIER_SEGMENTS,
     ChunkRules,
@@ -336,7 +335,7 @@ def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) 
 
 
 def _check_existing_field(engine: Engine, state: IndexState, request: FieldRequest) -> VectorField:
-    meta = _read_field_meta(engine, state, request.name)
+    meta = mapped_field_meta(engine.info.engine_type, state, request.name)
     field = VectorField(state.name, request.name, meta)
     check_field_model(field, request.fingerprint, request.model_name)
     for kind in ("dimensions", "index_type", "passages"):
@@ -394,7 +393,8 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
             )
         problem = f"the index {state.name} has no vector field {vector_field!r}"
         raise IndexMismatch(problem, remedy).about("vector_field", vector_field)
-    return VectorField(state.name, vector_field, _read_field_meta(engine, state, vector_field))
+    meta = mapped_field_meta(engine.info.engine_type, state, vector_field)
+    return VectorField(state.name, vector_field, meta)
 
 
 def has_one_index_type(state: IndexState, field: VectorField) -> bool:
@@ -450,10 +450,14 @@ def text_mismatch(name: str, field: VectorField, text: str) -> IndexMismatch:
     ).about("text_template", text)
 
 
-def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:
-    """Read the field's `_meta` entry and check it against the mapping; the index type is that of the mapping."""
+def mapped_field_meta(engine_type: EngineType, state: IndexState, vector_field: str) -> VectorFieldMeta:
+    """Read the `_meta` entry of a mapped field and check it against the mapping; the index type is the mapping's.
+
+    Raises:
+        IndexMismatch: the field holds no vectors, es-sbert does not fill it, or es-sbert cannot search its vectors.
+    """
     where, field = f"{state.name}.{vector_field}", state.mappings["properties"][vector_field]
-    mapped = read_vector_mapping(engine.info.engine_type, state.settings, field)
+    mapped = read_vector_mapping(engine_type, state.settings, field)
     meta = vector_fields(state.mappings, state.name).get(vector_field)
     if mapped is None or mapped.dimensions is None:
         raise IndexMismatch(
@@ -466,18 +470,16 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
             f"If you know the model, check and adopt them: {adopt_command(state.name, vector_field)}. Otherwise use "
             f"another {setting('vector_field')} or another index.",
         )
-    if mapped.similarity not in COSINE_SIMILARITIES:
+    new = "Load the documents into a new index, or copy them with their vectors to one that `es-sbert index create` "
+    new += "makes for the same model and text (`POST _reindex`)."
+    if mapped.problem is not None:
+        raise IndexMismatch(f"{where} {mapped.problem}", new)
+    if (mapped.dimensions, field.get("type") == "nested") != (meta.dimensions, meta.passages is not None):
         raise IndexMismatch(
-            f"{where} compares vectors by {mapped.similarity}, but es-sbert by their cosine", _other_field_remedy()
-        )
-    agrees = (mapped.dimensions, field.get("type") == "nested") == (meta.dimensions, meta.passages is not None)
-    if not agrees or mapped.element_type != "float" or not isinstance(mapped.index_type, IndexType):
-        raise IndexMismatch(
-            f"{where} is mapped with {mapped.dimensions} dimensions of {mapped.element_type}, the index type "
-            f"{mapped.index_type} and the type {field['type']}, but its _meta says {meta.dimensions} of "
-            f"float, {meta.index_type} and {meta.passages or 'one vector per document'}: another program "
-            "made or changed one of them",
-            "Load the documents into a new index.",
+            f"{where} is mapped with {mapped.dimensions} dimensions and the type {field['type']}, but its _meta says "
+            f"{meta.dimensions} dimensions and {meta.passages or 'one vector per document'}: another program made or "
+            "changed one of them",
+            new,
         )
     # The type can be changed without es-sbert: Elasticsearch accepts some changes in `PUT /index/_mapping`.
     return meta.changed(index_type=str(mapped.index_type))

@@ -358,8 +358,8 @@ def rewrites_numbers(info: EngineInfo, state: IndexState) -> bool:
     """
     if info.excludes_vectors_from_source:
         return state.settings.get("index.mapping.exclude_source_vectors") != "false"
-    is_derived = state.settings.get("index.knn.derived_source.enabled") != "false"
-    return info.derives_vectors_in_source and state.settings.get("index.knn") == "true" and is_derived
+    # False by default: OpenSearch 3 itself sets it to true in new indices with `index.knn`.
+    return state.settings.get("index.knn.derived_source.enabled") == "true"
 
 
 def max_docvalue_fields(state: IndexState) -> int:

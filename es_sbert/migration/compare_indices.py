@@ -179,9 +179,13 @@ def _mapped_field(mapping: Json, name: str) -> Any:
 
 
 def _contains(field: Any, asked: Any) -> bool:
-    """Whether a field has all the parameters that it was created with; the engine adds its defaults."""
+    """Whether a field has all the parameters that it was created with; the engine adds its defaults.
+
+    The type of numbers is left out where it is the engine's default.
+    """
     if isinstance(asked, dict) and isinstance(field, dict):
-        return all(_contains(field.get(key), value) for key, value in asked.items())
+        kept = {key: value for key, value in asked.items() if key in field or key not in ("element_type", "data_type")}
+        return all(_contains(field.get(key), value) for key, value in kept.items())
     return bool(field == asked) or str(field).lower() == str(asked).lower()  # OpenSearch returns `BYTE` for `byte`
 
 

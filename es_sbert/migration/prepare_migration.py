@@ -20,11 +20,14 @@ from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFai
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.load_checks import settings_of_killed_load
 from es_sbert.index.mapping import (
+    GRAPH_PARAMETERS,
     META_KEY,
     IndexType,
     VectorFieldMeta,
+    graph_options,
     mapping_addition,
     parse_index_type,
+    sparser_graph,
     vector_fields,
     with_float_vectors,
 )
@@ -105,7 +108,10 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
     for name, wanted in fields.items():
         addition = mapping_addition(engine_type, name, wanted, meta)
         meta = addition["_meta"]
-        # Replace the mapping of a field as a whole: parameters of the old type may not be allowed for the new one.
+        # Replace the mapping of a field as a whole: parameters of the old type may not be allowed for the new one. But
+        # a graph with more links than es-sbert's stays so, because recall would fall.
+        old, new = (graph_options(each["properties"][name]) for each in (mappings, addition))
+        new |= {key: max(new[key], old.get(key, 0)) for key in GRAPH_PARAMETERS if key in new}
         mappings["properties"] |= addition["properties"]
     mappings["_meta"] = meta
     if engine_type is EngineType.OPENSEARCH:
@@ -421,6 +427,7 @@ def _check_change_requested(
     stored = field.meta
     if (
         has_one_index_type(source, field)
+        and sparser_graph(source.mappings["properties"][field.name]) is None
         and stored.fingerprint == model.fingerprint
         and wanted.index_type in (None, stored.index_type)
         and (wanted.text is None or wanted.text.template == stored.text)

@@ -19,17 +19,21 @@ from pydantic import SecretStr
 
 from es_sbert.analysis.text_collection import read_index
 from es_sbert.config import EngineSettings
+from es_sbert.diagnostics.doctor import check_index, inspect_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EsSbertError
+from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.index.privileges import ADOPT, CREATE, LOAD, MIGRATE_FROM, PRUNE, SEARCH, require_privileges
+from es_sbert.index.vector_field import VectorField
 from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import load, open_engine, put, write_jsonl
 from tests.engine.secured import Secured
 from tests.engine.sources import read_sources
-from tests.engine.vectors import state_of
+from tests.engine.vectors import state_of, vector_mapping
 
 COUNT = 60
 
@@ -121,25 +125,64 @@ def test_filter_and_routing_of_an_alias_limit_all_of_a_load(
         assert engine.count(index_name) == COUNT - len(odd) + 5
 
 
-def test_opensearch_graphs_are_of_float32_vectors_whatever_the_default_is(
-    opensearch_url: str, opensearch2_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
+def knn(space_type: str = "cosinesimil", **parameters: Any) -> Json:
+    return {"method": {"name": "hnsw", "engine": "lucene", "space_type": space_type, "parameters": parameters}}
+
+
+# Mappings of other programs and versions, and what `doctor` says: empty if such a field works as any other.
+BY_HAND: list[tuple[str, Json, Json, str]] = [
+    ("es9", {"similarity": None, "index": False}, {}, "compares vectors by nothing (`index: false`)"),
+    ("es9", {"similarity": "dot_product"}, {}, "compares vectors by dot_product"),
+    ("es9", {"similarity": None}, {}, ""),  # cosine by default
+    ("es9", {"element_type": "bfloat16"}, {}, "holds vectors of bfloat16"),
+    ("es9", {"index_options": {"type": "bbq_disk"}}, {}, "the index type bbq_disk"),
+    ("es9", {"index_options": {"type": "hnsw", "m": 4}}, {}, "`m` 4 instead of 16"),
+    (
+        "es9",
+        {"index_options": {"type": "bbq_hnsw", "m": 32, "ef_construction": 9}},
+        {},
+        "`ef_construction` 9 instead of",
+    ),
+    # Searches themselves say how many candidates they compare again by float32 vectors.
+    ("es9", {"index_options": {"type": "bbq_hnsw", "rescore_vector": {"oversample": 0}}}, {}, ""),
+    ("es9", {"index_options": {"type": "bbq_hnsw", "on_disk_rescore": True}}, {}, ""),
+    ("es9", {"index_options": {"type": "int8_hnsw", "confidence_interval": 0.9}}, {}, ""),
+    ("es9", {}, {"index.mapping.exclude_source_vectors": False}, ""),
+    # Without `engine: lucene` too, the native library would crash the server of the tests.
+    ("opensearch", {"mode": "on_disk"}, {}, "chosen by the engine"),
+    ("opensearch", {"compression_level": "4x"}, {}, "chosen by the engine"),
+    ("opensearch", knn(encoder={"name": "sq", "parameters": {"bits": 1}}), {}, "the encoder sq of 1 bit"),
+    ("opensearch", knn(encoder={"name": "sq", "parameters": {"bits": 7, "confidence_interval": 0.9}}), {}, ""),
+    ("opensearch", knn("l2"), {}, "compares vectors by l2"),
+    ("opensearch", knn(m=4, ef_construction=8), {}, "`m` 4 instead of 16 and `ef_construction` 8 instead of 100"),
+    ("opensearch", {"data_type": "byte"}, {}, "holds vectors of byte"),
+    ("opensearch", {}, {"index.knn.advanced.approximate_threshold": -1}, ""),  # no graph: exact, but slow
+    ("opensearch", {}, {"index.knn.derived_source.enabled": False}, ""),
+    *((engine, {}, {}, "") for engine in ("opensearch", "opensearch2")),  # as earlier versions of es-sbert made it
+    ("opensearch", {"method": None, "space_type": "cosinesimil"}, {"index.knn": None}, ""),
+]
+
+
+@pytest.mark.parametrize("made", BY_HAND, ids=[str(row[1:3]) for row in BY_HAND])
+def test_doctor_names_what_decides_about_hits_of_a_mapping_made_by_hand(
+    request: pytest.FixtureRequest, fresh_index: Callable[[str], str], made: tuple[str, Json, Json, str]
 ) -> None:
-    path, dead = write_jsonl(tmp_path / "docs.jsonl", documents()[:3]), tmp_path / "dead"
-    for url in (opensearch_url, opensearch2_url):
-        index = fresh_index(url)
-        options: dict[str, Any] = {"dead": dead, "id_field": "id", "index_type": "hnsw"}
-        with open_engine(url) as engine:
-            assert load(url, tiny, index, path, **options).indexed == 3
-            state = state_of(engine, index)
-            # As an earlier version of es-sbert made it.
-            del state.mappings["properties"]["embedding"]["compression_level"]
-            engine.delete_index(index)
-            engine.create_index(index, {"settings": {"index.knn": True}, "mappings": state.mappings})
-            assert load(url, tiny, index, path, **options).indexed == 3
-            assert load(url, tiny, index, path, vector_field="second", **options).indexed == 3
-            properties = state_of(engine, index).mappings["properties"]
-        levels = [properties[name].get("compression_level") for name in ("embedding", "second")]
-        assert levels == [None, "1x"], url
+    engine_name, changes, settings, expected = made
+    url = request.getfixturevalue(f"{engine_name}_url")
+    index, meta = fresh_index(url), VectorFieldMeta(fingerprint="a" * 32, model="m", dimensions=64, index_type="hnsw")
+    with open_engine(url) as engine:
+        body, fields = index_body(engine.info.engine_type, "embedding", meta), list[VectorField]()
+        body["mappings"]["properties"]["embedding"] = stated(vector_mapping(engine, 64) | changes)
+        engine.create_index(index, body | {"settings": stated(body["settings"] | settings)})
+        found = inspect_index(engine, index, [], fields)
+        found += check_index(engine, state_of(engine, index), fields, {meta.fingerprint: None})
+        bad = [finding for finding in found if finding.level != "ok"]
+    assert [(expected in finding.message, bool(finding.remedy)) for finding in bad] == [(True, True)] * bool(expected)
+    assert bool(fields) == (not expected or "instead" in expected)
+
+
+def stated(settings: Json) -> Json:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata", "read"])

@@ -100,6 +100,17 @@ def test_every_index_type_accepts_vectors(engine: Engine, fresh_index: Callable[
     for index_type in supported_index_types(engine.info):
         name = fresh_index(engine.info.url)
         assert ensure(engine, name, index_type=index_type).meta.index_type == index_type
+        # Whatever decides about the hits is in the mapping, not left to the defaults of a version.
+        read, graph = state_of(engine, name).mappings["properties"]["embedding"], {"m": 16, "ef_construction": 100}
+        stated = {"type": index_type} | (graph if "hnsw" in index_type else {})
+        options = {"index_options": read.get("index_options", {}) | stated}
+        wanted = {"index": True, "similarity": "cosine"} | options
+        if engine.info.engine_type is EngineType.OPENSEARCH:
+            sq = {"encoder": {"name": "sq", "parameters": {"bits": 7}}} if index_type == "int8_hnsw" else {}
+            method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil", "parameters": graph | sq}
+            wanted = {"method": method} | ({} if sq else {"compression_level": "1x"})
+            wanted = {"space_type": "cosinesimil"} if index_type == "flat" else wanted
+        assert read == read | wanted
         load(engine, name, "embedding", random_vectors(3, DIMENSIONS), lambda number: {})
         assert read_vector_field(engine, name, "embedding").meta.index_type == index_type
 

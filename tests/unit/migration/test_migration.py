@@ -67,6 +67,8 @@ def test_new_index_body_differs_only_in_the_vector_field() -> None:
         "index.query.default_field": ["title", "text"],
     }  # fmt: skip
     old = replace(state(), settings=settings)
+    graph = old.mappings["properties"]["embedding"]["index_options"]
+    graph |= {"m": 32, "ef_construction": 9}
     body = new_index_body(EngineType.ELASTICSEARCH, old, {"embedding": NEW})
     assert body["settings"] == {
         "index.number_of_shards": "3",
@@ -82,7 +84,9 @@ def test_new_index_body_differs_only_in_the_vector_field() -> None:
     fields = mappings["_meta"]["es_sbert"]["fields"]
     assert (fields["embedding"]["model"], fields["other"]["fingerprint"]) == ("new", "c" * 32)
     assert (mappings["properties"]["embedding"]["dims"], mappings["properties"]["other"]["dims"]) == (768, 384)
-    assert mappings["properties"]["embedding"]["index_options"] == {"type": "int8_hnsw"}
+    assert mappings["properties"]["embedding"]["index_options"] == {
+        "type": "int8_hnsw", "m": 32, "ef_construction": 100
+    }  # fmt: skip
     # The old state is as it was.
     assert old.mappings["properties"]["embedding"]["dims"] == 384
     assert "load" in old.mappings["_meta"]["es_sbert"]
