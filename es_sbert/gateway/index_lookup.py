@@ -23,8 +23,9 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.incoming_request import Headers, caller_cache_key, credential_headers
 from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.index.derived_fields import DerivedField, derived_fields
-from es_sbert.index.mapping import VectorFieldMeta, vector_fields
+from es_sbert.index.mapping import VECTOR_TYPES, VectorFieldMeta, vector_fields
 from es_sbert.index.source_mode import name_form
+from es_sbert.index.vector_field import mapped_field_meta
 
 _CACHE_SIZE = 1000
 _CACHE_SECONDS = 10.0
@@ -158,6 +159,11 @@ _FILTER_PATH = (
     "*.mappings.properties.{0}*.type", "*.mappings.properties.{0}.properties", "*.mappings.runtime.{0}*.type",
     # Aliases and targets of copy_to, by which queries name the texts and vectors of other fields.
     "*.mappings.properties.**.path", "*.mappings.properties.**.copy_to",
+    # How vectors are indexed and compared.
+    "*.mappings.properties.*.dim*", "*.mappings.properties.*.index*", "*.mappings.properties.*.*_type",
+    "*.mappings.properties.*.similarity", "*.mappings.properties.*.method", "*.mappings.properties.*.mode",
+    "*.mappings.properties.*.compression_level", "*.mappings.properties.*.properties.vector",
+    "*.settings.index.knn", "*.settings.index.version.created",
 )  # fmt: skip
 # Maximum characters of an expression in a request line; the rest of the line is for the parameters.
 MAX_EXPRESSION_LENGTH = 3000
@@ -251,7 +257,7 @@ class IndexLookup:
         self._upstream = upstream
         self._virtual = virtual_field
         # Encode the filter path only once: escaping it takes as long as the rest of a request.
-        self._filter_path = urlencode({"filter_path": ",".join(_FILTER_PATH).format(virtual_field)})
+        self._filter_path = urlencode({"filter_path": ",".join(_FILTER_PATH).format(virtual_field)}, safe="*,")
         self._permissions = CallerPermissions(upstream)
         self._cache: TLRUCache[bytes, ResolvedIndices] = TLRUCache(
             _CACHE_SIZE, ttu=lambda _, indices, now: now + (_CACHE_SECONDS if indices else NEW_FIELD_SECONDS)
@@ -328,7 +334,7 @@ class IndexLookup:
         if isinstance(mappings, ResolvedIndices):
             return WrittenIndices(mappings, None)
         with self._upstream.parsing("GET /INDEX"):
-            resolved = resolve_mappings(mappings, self._virtual)
+            resolved = resolve_mappings(mappings, self._virtual, self._upstream.engine_type_or_default)
             streams = sorted({state["data_stream"] for state in mappings.values() if "data_stream" in state})
         if not resolved.fields:
             return WrittenIndices(resolved, None)
@@ -402,7 +408,7 @@ class IndexLookup:
         if not mappings:
             return MISSING_INDICES
         with self._upstream.parsing("GET /INDEX"):
-            resolved = resolve_mappings(mappings, self._virtual)
+            resolved = resolve_mappings(mappings, self._virtual, self._upstream.engine_type_or_default)
             aliases = [alias for state in mappings.values() for alias in state.get("aliases", {}).values()]
             has_filters = any("filter" in alias for alias in aliases)
         # Elasticsearch applies an alias's filter during the kNN search, OpenSearch afterwards.
@@ -505,30 +511,41 @@ def _expression_too_long(expression: str, reason: str) -> BadRequest:
     )
 
 
-def read_vector_fields(state: Json, index: str) -> dict[str, VectorFieldMeta]:
+def read_vector_fields(state: Json, index: str, engine_type: EngineType) -> dict[str, VectorFieldMeta]:
     """Read the vector fields from the mapping and the settings of an index or a template.
 
     Raises:
-        IndexMismatch: `_meta.es_sbert` of the mapping is invalid.
+        IndexMismatch: `_meta.es_sbert` of the mapping is invalid, or es-sbert cannot search a field as it is mapped.
     """
     mappings, settings = state.get("mappings", {}), state.get("settings", {}).get("index", {})
-    mode, source_mode = settings.get("mode"), settings.get("mapping", {}).get("source", {}).get("mode")
-    flat = {"index.mode": mode, "index.mapping.source.mode": source_mode}
-    form = name_form(IndexState(index, mappings, flat))
-    fields = vector_fields(mappings, index)
-    return {name: meta.model_copy(update={"name_form": form}) for name, meta in fields.items()}
+    names = [name for name in vector_fields(mappings, index) if name in mappings.get("properties", {})]
+    flat = {
+        "index.mode": settings.get("mode"),
+        "index.mapping.source.mode": settings.get("mapping", {}).get("source", {}).get("mode"),
+        "index.knn": str(settings.get("knn")).lower(),
+        "index.version.created": settings.get("version", {}).get("created", "0"),
+    }
+    # The lookup does not read the types, which would be those of all fields.
+    typed = {
+        name: {"type": "nested" if "properties" in field else VECTOR_TYPES[engine_type]} | field
+        for name, field in mappings.get("properties", {}).items()
+        if name in names
+    }
+    found = IndexState(index, mappings | {"properties": typed}, flat)
+    form = {"name_form": name_form(found)}
+    return {name: mapped_field_meta(engine_type, found, name).model_copy(update=form) for name in names}
 
 
-def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
+def resolve_mappings(answer: Json, virtual_field: str, engine_type: EngineType) -> ResolvedIndices:
     """Read the vector fields from a response to `GET /EXPRESSION`.
 
     Args:
         virtual_field: A mapped field of that name, of any type, is an ordinary field.
 
     Raises:
-        IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
+        IndexMismatch: see `read_vector_fields`.
     """
-    by_index = {index: read_vector_fields(state, index) for index, state in answer.items()}
+    by_index = {index: read_vector_fields(state, index, engine_type) for index, state in answer.items()}
     fields = {index: fields for index, fields in by_index.items() if fields}
     shards = {
         index: int(answer[index].get("settings", {}).get("index", {}).get("number_of_shards", 1)) for index in fields

@@ -134,7 +134,8 @@ class PageApi:
             raise BadRequest("the parameter index is required", "Add it to the URL: ?index=docs.")
         answer = await self._read(headers, f"/{quote_expression(index)}/_mapping")
         with self._upstream.parsing("GET _mapping"):
-            resolved = resolve_mappings(answer, self._settings.semantic.virtual_field)
+            virtual, engine_type = self._settings.semantic.virtual_field, self._upstream.engine_type_or_default
+            resolved = resolve_mappings(answer, virtual, engine_type)
             hidden = {name for fields in resolved.fields.values() for name in hidden_fields(fields)}
             fields = facet_fields((state["mappings"].get("properties", {}) for state in answer.values()), hidden)
         if not fields:

@@ -14,9 +14,12 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
+from es_sbert.index.mapping import index_body
 from tests.conftest import also_es8, also_opensearch2, delete_index, on_every_version
 from tests.engine.ingest_support import load, write_jsonl
+from tests.engine.vectors import field_of
 from tests.gateway import patient
 from tests.gateway.bed import Bed, bed_of, ids, scores
 from tests.gateway.conftest import loaded_index
@@ -313,6 +316,24 @@ def test_indices_without_vectors_or_that_are_missing(bed: Bed, cosines: dict[str
         direct = bed.engine.post(f"/{name}/_search", json=body, params=params)
         assert through.status_code == direct.status_code == (404 if (name, params) == ("test-missing", {}) else 200)
         assert through.json().get("error") == direct.json().get("error")
+
+
+def test_a_field_is_searched_as_it_is_mapped_not_as_meta_says(
+    bed: Bed, tiny_encoder: Encoder, tmp_path: Path, cosines: dict[str, float], fresh_index: Callable[[str], str]
+) -> None:
+    engine_type = EngineType.OPENSEARCH if bed.is_opensearch else EngineType.ELASTICSEARCH
+    quantized, euclidean = fresh_index(bed.url), fresh_index(bed.url)
+    body = index_body(engine_type, "embedding", field_of(tiny_encoder.info, index_type="int8_hnsw"))
+    body["mappings"]["_meta"]["es_sbert"]["fields"]["embedding"]["index_type"] = "hnsw"
+    bed.engine.put(f"/{quantized}", json=body).raise_for_status()
+    rows = write_jsonl(tmp_path / "docs.jsonl", documents())
+    load(bed.url, tiny_encoder, quantized, rows, dead=tmp_path / "dead", id_field="id")
+    assert scores(bed.search({"query": MATCH}, index=quantized)) == nearest(cosines)
+    vector = body["mappings"]["properties"]["embedding"]
+    vector |= {"method": vector["method"] | {"space_type": "l2"}} if bed.is_opensearch else {"similarity": "l2_norm"}
+    bed.engine.put(f"/{euclidean}", json=body).raise_for_status()
+    refused = bed.post({"query": MATCH}, index=euclidean)
+    assert (refused.status_code, "compares vectors by l2" in refused.json()["error"]["reason"]) == (400, True)
 
 
 @pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1), ("int8_hnsw", 1)])

@@ -187,7 +187,8 @@ class DestinationResolver:
             template = simulated.get("template")
             if template is not None:
                 mappings = template.get("mappings", {})
-                return read_vector_fields(template | {"mappings": mappings.get("_doc", mappings)}, name)
+                template |= {"mappings": mappings.get("_doc", mappings)}
+                return read_vector_fields(template, name, self._upstream.engine_type_or_default)
         # Legacy templates apply if no composable one does.
         legacy = await self._read_templates("GET", f"/_template?{_LEGACY_FILTER}", headers)
         with self._upstream.parsing("GET /_template"):

@@ -225,7 +225,7 @@ def test_msearch_body_is_split_as_engines_do() -> None:
     ],
 )
 def test_mapped_field_with_virtual_name_is_ordinary(answer: Json, ordinary: bool) -> None:
-    searched = resolve_mappings(answer, "semantic")
+    searched = resolve_mappings(answer, "semantic", EngineType.ELASTICSEARCH)
     assert not searched
     assert searched.ordinary is ordinary
 
