@@ -28,11 +28,9 @@ _BOUNDS = {
 }  # fmt: skip
 # Keywords of elasticsearch-py, sentence-transformers and other clients, and the names here.
 _OTHER_KEYWORDS = """
-size=k top_k=k n_results=k query=text,filter queries=texts sentences=texts inputs=texts documents=texts
-docs=documents,texts corpus=documents,texts hosts=engine host=engine url=engine client=engine es=engine
-es_client=engine connection=engine model_name=model model_name_or_path=model doc_id=id,ids document_id=id,ids id=ids
-_source=source source_includes=source filters=filter index=name index_name=index,name name=index
-text_field=text_fields timeout=request_timeout
+size=k top_k=k query=text,filter queries=texts sentences=texts inputs=texts documents=texts hosts=engine url=engine
+client=engine es=engine model_name=model model_name_or_path=model id=ids _source=source index=name index_name=index,name
+name=index text_field=text_fields timeout=request_timeout
 """
 _OWN_NAMES = dict(pair.split("=") for pair in _OTHER_KEYWORDS.split())
 _AT_CREATION = "The text is set where the index is created: SemanticIndex.create(…, text_fields=…). "

@@ -159,7 +159,7 @@ def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
     template = parse_text_options(options["text_fields"], options["text_template"])
     return {
         "template": template or TextTemplate.from_fields(("text",)),
-        "options": FileOptions(options["format"], options["delimiter"], options["encoding"]),
+        "options": FileOptions(**shared.select_options(options, FileOptions.__annotations__)),
     }
 
 

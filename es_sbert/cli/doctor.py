@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import click
 import cloup
@@ -10,10 +10,7 @@ from cloup import option_group
 
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, json_option, select_options
 from es_sbert.cli.output import print_message
-
-if TYPE_CHECKING:
-    from es_sbert.settings import LoadOptions
-
+from es_sbert.settings import RunOptions
 
 _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 
@@ -49,8 +46,8 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     from es_sbert.messages import escape_unprintable
 
     settings = engine_settings(options)
-    running = cast("LoadOptions", select_options(options, ("device", "precision", "runtime", "threads")))
-    running["report"] = print_message  # the first use of a model exports it, which takes a while
+    # The first use of a model exports it, which takes a while.
+    running: Any = {"report": print_message} | select_options(options, RunOptions.__annotations__)
     rows: list[dict[str, str]]
     try:
         from es_sbert.diagnostics.doctor import run_checks

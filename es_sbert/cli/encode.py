@@ -18,7 +18,7 @@ from cloup import option_group
 
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import OUTPUT_FILE_TYPE, encoder_options, file_options
+from es_sbert.cli.options import OUTPUT_FILE_TYPE, encoder_arguments, encoder_options, file_options, select_options
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.filesystem import is_stream, open_output
 from es_sbert.messages import be, pluralize
@@ -27,7 +27,6 @@ from es_sbert.messages import log_message as report
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.text_pipeline import EncoderInfo
-    from es_sbert.io.file_formats import FileFormat
     from es_sbert.vectors import Vectors
 
 VECTOR_FIELD = "embedding"
@@ -62,9 +61,6 @@ VECTOR_FIELD = "embedding"
 def encode(
     file: str,
     output: Path | None,
-    format: FileFormat | None,
-    delimiter: str | None,
-    encoding: str | None,
     text_field: str,
     kind: Any,
     **options: Any,
@@ -91,9 +87,10 @@ def encode(
             f"the text field {text_field!r} conflicts with {VECTOR_FIELD!r}, where the vector is written",
             "Rename the text field.",
         )
-    form = format or (FileFormat.LINES if file == STDIN else None)
-    reading = FileOptions(form, delimiter, encoding)
-    with Encoder(**options, report=report) as encoder:
+    if file == STDIN and options["format"] is None:
+        options["format"] = FileFormat.LINES
+    reading = FileOptions(**select_options(options, FileOptions.__annotations__))
+    with Encoder(**encoder_arguments(options), report=report) as encoder:
         records = read_texts(file, reading, text_field, left_out=VECTOR_FIELD)
         summary = encode_file(encoder, records, output or sys.stdout.buffer, kind=kind)
         report(summary.describe(encoder.info))

@@ -16,6 +16,7 @@ from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.output import print_report
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_message as report
+from es_sbert.settings import RunOptions
 
 if TYPE_CHECKING:
     from es_sbert.evaluation.evaluation_report import EvaluationReport
@@ -147,7 +148,7 @@ def _evaluate_tasks(model: str, tasks: tuple[Any, ...], files: tuple[Path, ...],
         task: read_task_data(EvaluationTask(task), options["data"], files, limit=limit, report=report)
         for task in dict.fromkeys(tasks)
     }
-    running = shared.select_options(options, ("device", "precision", "runtime", "threads"))
+    running = shared.select_options(options, RunOptions.__annotations__)
 
     def evaluate_model(name: str) -> list[EvaluationReport]:
         opened = open_model(name, report=report, **running)

@@ -283,7 +283,7 @@ def open_engine(options: Mapping[str, Any]) -> Iterator[Engine]:
 
 def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Select the options that `encoder_options` defines, as arguments of `Encoder`."""
-    return select_options(options, ("model", "device", "precision", "runtime", "threads"))
+    return select_options(options, {"model"} | RunOptions.__annotations__.keys())
 
 
 model_option = setting_option(ModelName, "model $ES_SBERT_MODEL")

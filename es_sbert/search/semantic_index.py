@@ -58,10 +58,8 @@ _SEARCHES_PER_REQUEST = 100
 
 # Names of other clients.
 INDEX_NAMES = """
-add_documents=add add_texts=add bulk=add index=add index_documents=add update=add upsert=add hybrid_search=hybrid
-knn=search_vector knn_search=search_vector like=similar_to more_like_this=similar_to msearch=search_many
-multi_search=search_many query=search semantic_search=search similarity_search=search mget=get model=encoder
-client=engine delete_index=client.indices.delete
+add_documents=add add_texts=add bulk=add index=add update=add hybrid_search=hybrid knn_search=search_vector
+more_like_this=similar_to msearch=search_many semantic_search=search similarity_search=search mget=get client=engine
 """
 
 
