@@ -260,26 +260,25 @@ def with_defaults(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name, field.default) for name, field in declared_settings(owner).items()}
 
 
-def spell_out(options: Any, settings: Any = None) -> Callable[[F], F]:
-    """Give a function a signature with the entries of a TypedDict instead of its last parameter, `**options`.
+def spell_out(*owners: Any, defaults: Any = None) -> Callable[[F], F]:
+    """Give a function a signature with the settings of classes instead of its last parameter, `**options`.
 
     Args:
-        options: The TypedDict, or a settings class; an entry that is a parameter already is left out.
-        settings: A settings class that declares the defaults of entries, and checks their ranges.
+        owners: TypedDicts or settings classes; what is a parameter already is left out.
+        defaults: A settings class that has the defaults of the settings, and checks their ranges.
     """
 
     def decorate(function: F) -> F:
-        signature, shown = inspect.signature(function), get_type_hints(options)
+        signature, declared = inspect.signature(function), declared_settings(defaults) if defaults else {}
         *parameters, _ = signature.parameters.values()
-        fields, declared = declared_settings(options), declared_settings(settings or options)
-        added = {name: declared.get(name, fields[name]) for name in fields if name not in signature.parameters}
-        spelled = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=shown[name])
-            for name, field in added.items()
-        ]
-        with_bounds = get_type_hints(options, include_extras=True)  # for `check_arguments`
-        function.__annotations__ |= {name: with_bounds[name] for name in added}
-        vars(function)["__signature__"] = signature.replace(parameters=[*parameters, *spelled])
+        for owner in owners:
+            shown, with_bounds = get_type_hints(owner), get_type_hints(owner, include_extras=True)
+            for name, field in declared_settings(owner).items():
+                if name not in signature.parameters:
+                    option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=shown[name])
+                    parameters.append(option.replace(default=declared.get(name, field).default))
+                    function.__annotations__[name] = with_bounds[name]  # for `check_arguments`
+        vars(function)["__signature__"] = signature.replace(parameters=parameters)
         return function
 
     return decorate

@@ -382,3 +382,16 @@ class TrainOptions(TrainingOptions, total=False):
     data_folder: Path | str | None
     overrides: Mapping[str, str] | None
     seed: NonNegativeInt | None
+
+
+class AdaptOptions(TrainingOptions, RetryOptions, total=False):
+    """How `adapt_model` runs.
+
+    Attributes:
+        resume: Resume the stopped run in FOLDER.
+        keep: Keep the model in FOLDER/model even if it is not better.
+        threads: CPU threads of the encoder and of the training.
+    """
+
+    keep: Annotated[bool, Field(False)]
+    threads: Count | None

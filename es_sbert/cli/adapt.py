@@ -14,7 +14,7 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.messages import pluralize
-from es_sbert.settings import AdaptSettings, TrainingOptions
+from es_sbert.settings import AdaptOptions, AdaptSettings, TrainingOptions
 
 if TYPE_CHECKING:
     from es_sbert.training.adapt import AdaptResult
@@ -35,8 +35,7 @@ EXIT_NOT_BETTER = 1
         help="Folder for the documents, the pairs and the model; new or empty, except with --resume.",
     ),
     shared.setting_option(AdaptSettings, "name NAME", required=False),
-    click.option("--resume", is_flag=True, help="Resume the stopped run in FOLDER."),
-    click.option("--keep", is_flag=True, help="Keep the model in FOLDER/model even if it is not better."),
+    shared.setting_options(AdaptOptions, "resume", "keep"),
     shared.json_option(),
 )
 @option_group(
@@ -64,7 +63,7 @@ EXIT_NOT_BETTER = 1
     shared.retry_seconds_option,
 )
 @shared.connection_options
-def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **options: Any) -> int:
+def adapt(index: str, output: Path, as_json: bool, **options: Any) -> int:
     """Tune a model on the documents of INDEX, without labels.
 
     Pairs of a query and a text are made from the documents: a title and the text below it, or the first sentence of a
@@ -89,18 +88,15 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
     from es_sbert import training
 
     training.require_training()
-    chosen: Any = shared.select_options(options, AdaptSettings.model_fields)
-    chosen |= shared.select_options(options, ("queries", "device", "threads", "retry_seconds"))
+    names = {"queries", *AdaptSettings.model_fields, *AdaptOptions.__annotations__}
     result = training.adapt_model(
         index,
         output,
         shared.engine_settings(options),
         train_queries=options["train_queries"] or (),
-        resume=resume,
-        keep=keep,
         register=True,
         report=print_message,
-        **chosen,
+        **shared.select_options(options, names),
     )
     if as_json:
         click.echo(json.dumps(_result_json(result), indent=2))

@@ -58,7 +58,7 @@ class LoadFilesOptions(ModelOptions, VectorFieldName, TextOptions, RetryOptions,
 
 
 @check_arguments
-@spell_out(LoadFilesOptions, IngestSettings)
+@spell_out(LoadFilesOptions, defaults=IngestSettings)
 def load_files(
     index: str,
     files: str | Path | Sequence[str | Path] = (),
@@ -135,7 +135,7 @@ def load_files(
 
 
 @check_arguments
-@spell_out(LoadFilesOptions, IngestSettings)
+@spell_out(LoadFilesOptions, defaults=IngestSettings)
 def preview_files(
     index: str,
     files: str | Path | Sequence[str | Path] = (),

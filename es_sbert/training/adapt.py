@@ -21,7 +21,7 @@ import orjson
 import torch
 from numpy.typing import NDArray
 
-from es_sbert.arguments import check_arguments, spell_out
+from es_sbert.arguments import check_arguments, spell_out, with_defaults
 from es_sbert.batched import batched
 from es_sbert.bundle.local_registry import try_register_model
 from es_sbert.encoder.encoder import Encoder
@@ -41,7 +41,7 @@ from es_sbert.index.mapping import and_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
 from es_sbert.messages import pluralize, setting
-from es_sbert.settings import RETRY_SECONDS, AdaptSettings, Count, Seconds, no_report
+from es_sbert.settings import AdaptOptions, AdaptSettings, no_report
 from es_sbert.training.adapt_plan import (
     AdaptInputs,
     AdaptPlan,
@@ -476,7 +476,7 @@ class Adaptation:
 
 
 @check_arguments
-@spell_out(AdaptSettings)
+@spell_out(AdaptSettings, AdaptOptions)
 def adapt_model(
     index: str,
     output: str | Path,
@@ -485,12 +485,7 @@ def adapt_model(
     name: str | None = None,
     queries: str | Path | Sequence[LabeledQuery] | None = None,
     train_queries: str | Path | Sequence[LabeledQuery] = (),
-    resume: bool = False,
-    keep: bool = False,
     register: bool = False,
-    device: str = "auto",
-    threads: Count | None = None,
-    retry_seconds: Seconds = RETRY_SECONDS,
     body_fields: Sequence[str] | str = (),
     report: Callable[[str], None] = no_report,
     **settings: Any,
@@ -515,15 +510,10 @@ def adapt_model(
             of `{"query": "…", "ids": ["…"]}`, or a judgement list), or a list.
         train_queries: Labeled queries to train on as well, such as those of a search log with the documents that were
             opened.
-        resume: Resume the run in the folder.
-        keep: Keep the model even if it is not better.
         register: Register the model under its name if it is better.
-        device: `auto`, `cpu` or `cuda`.
-        threads: CPU threads of the encoder and of the training.
-        retry_seconds: Seconds for which requests are retried if the engine is overloaded or does not respond.
         body_fields: Field or fields of the text; by default the text that the index embeds, without the title.
         report: Called with progress messages.
-        settings: See `AdaptSettings`.
+        settings: See `AdaptSettings` and `AdaptOptions`.
 
     Returns:
         The result. Unless the tuned model is better or `keep` is set, its model is deleted.
@@ -536,17 +526,18 @@ def adapt_model(
     """
     refuse_several_processes()
     folder, body = Path(output), (body_fields,) if isinstance(body_fields, str) else tuple(body_fields)
-    wanted = AdaptSettings(index=index, name=name or default_name(index), body_fields=body, **settings)
+    running: Any = with_defaults(AdaptOptions, settings)
+    chosen = {each: settings[each] for each in settings.keys() - running}
+    wanted = AdaptSettings(index=index, name=name or default_name(index), body_fields=body, **chosen)
     evaluated, trained = map(_labeled, (queries, train_queries))
     inputs = AdaptInputs(evaluated, trained or ())
-    retrying = make_retrier(RetryPolicy(retry_seconds), lambda reason: report(f"waiting for the engine: {reason}"))
+    policy = RetryPolicy(running["retry_seconds"])
+    retrying = make_retrier(policy, lambda reason: report(f"waiting for the engine: {reason}"))
     with connected(engine) as opened:
-        run = Adaptation(
-            opened, wanted, inputs, folder, device=device, threads=threads, report=report, retrying=retrying
-        )
-        result = _adapt(run, resume=resume)
+        run = Adaptation(opened, wanted, inputs, folder, running["device"], running["threads"], report, retrying)
+        result = _adapt(run, resume=running["resume"])
     is_better = result.comparison.verdict is Verdict.BETTER
-    if not is_better and not keep:
+    if not is_better and not running["keep"]:
         shutil.rmtree(run.model_folder, ignore_errors=True)
     if is_better and register:
         try_register_model(run.model_folder, result.fingerprint, name=wanted.name)

@@ -25,7 +25,7 @@ from tests.docs import all_commands
 # Options of the command line alone: of any command, and of one.
 _ALONE = {
     "": "html id-field index json log-format output queries quiet write-field yes",
-    "adapt": "keep resume train-queries", "dashboards": "kibana replace-view search-log tenant",
+    "adapt": "train-queries", "dashboards": "kibana replace-view search-log tenant",
     "distill": "name static texts", "encode": "as text-field", "engine": "all", "evaluate": "compare judgements",
     "index migrate": "cancel", "model": "from name", "search": "fields full hybrid k like rerank show-body",
     "serve": "embeddings-key-file metrics-key-file", "train": "check list",
