@@ -255,13 +255,6 @@ class Adaptation:
             raise CheckpointInvalid(problem, f"Leave out {setting('resume')} to start one.").about("resume")
         before = orjson.loads(path.read_bytes())
         earlier = before["settings"]
-        # A setting of an earlier version is None where the run did not use it.
-        removed = [name for name, value in earlier.items() if name not in settings and value is not None]
-        if removed:
-            raise CheckpointInvalid(
-                f"the run in {self.folder} uses {'/'.join(removed)}, which es-sbert no longer has",
-                "Start a new run in another folder.",
-            )
         changed = [name for name in earlier | settings if earlier.get(name) != settings.get(name)]
         if before["queries"] != recorded["queries"]:
             changed.append("queries")
@@ -307,11 +300,6 @@ class Adaptation:
         path = self.work / "plan.json"
         if path.is_file():
             found = orjson.loads(path.read_bytes())
-            if (pairs := found.pop("pairs", None)) in ("passage", "generated"):  # of an earlier version
-                raise CheckpointInvalid(
-                    f"the run in {self.folder} makes pairs of the kind {pairs}, which es-sbert no longer has",
-                    "Start a new run in another folder.",
-                )
             fields = FieldChoice(found["fields"]["title"], tuple(found["fields"]["body"]))
             plan = AdaptPlan(**found | {"fields": fields})
             if hash_model(Path(plan.model)) != plan.model_hash:

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PositiveFloat,
@@ -29,68 +28,11 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
 from es_sbert.messages import setting
 
-SENTENCE_TRANSFORMERS = "train with sentence-transformers: es-sbert reads the model folder that it saves"
-"""What to do instead of training that es-sbert no longer has."""
-
-
-_INDEX = "documents of an index; write them to a file of JSON lines, or use `es-sbert adapt`, which makes the pairs"
-_INDEX_SETTINGS = (
-    ("index", None, _INDEX),
-    ("filter", None, _INDEX),
-    ("sample", None, _INDEX),
-    ("sample_seed", 0, _INDEX),
-)
-
-# Class → settings of earlier versions, their defaults there, and what they were, with what to do instead. Interrupted
-# runs have recorded the defaults.
-_REMOVED: dict[str, tuple[tuple[str, object, str], ...]] = {
-    "Recipe": (
-        ("compile", False, f"torch.compile; {SENTENCE_TRANSFORMERS}"),
-        ("test", None, "a test set; measure both models with `es-sbert evaluate`"),
-    ),
-    "ModelSpec": (
-        ("codes", 64, f"poly-encoder; {SENTENCE_TRANSFORMERS}"),
-        ("lora", None, f"LoRA; {SENTENCE_TRANSFORMERS}"),
-        ("kind", "bi-encoder", f"training of cross-encoders and poly-encoders; {SENTENCE_TRANSFORMERS}"),
-    ),
-    "StageSpec": (
-        ("mixing", "proportional", f"batches of several data sets in turn; {SENTENCE_TRANSFORMERS}"),
-        ("gradient_checkpointing", False, "mini_batch saves more memory"),
-        ("patience", None, "early stopping; the best checkpoint becomes the model in any case"),
-    ),
-    "DataSpec": (
-        *_INDEX_SETTINGS,
-        ("neighbors", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),
-        ("neighbours", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),
-        ("passages", None, "pairs of neighboring passages; make pairs with a program of your own"),
-    ),
-    "DevSpec": _INDEX_SETTINGS,
-    "HardNegativesSpec": (("reranker", None, "sentence-transformers' mine_hard_negatives takes a cross-encoder"),),
-    "RegressionSpec": (("teacher", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),),
-    "MatryoshkaSpec": (("weights", None, f"a weight for each dimension; {SENTENCE_TRANSFORMERS}"),),
-    "ExportSpec": (
-        ("sts", None, "gold pairs in the parity check; measure with `es-sbert evaluate --task sts --file FILE`"),
-    ),
-}
-# Recipes that earlier releases came with → their method.
-_REMOVED_RECIPES = {"tsdae": "TSDAE", "gpl": "GPL", "stsb-augmented": "Augmented SBERT"}
-
 
 class RecipeSettings(BaseModel):
     """Part of a recipe. It is frozen, and rejects unknown keys and numbers that are not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed_settings(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        removed = _REMOVED.get(cls.__name__, ())
-        for name, default, what in removed:
-            if given.get(name, default) != default:
-                raise ValueError(f"es-sbert no longer has {name} ({what})")
-        return {key: value for key, value in given.items() if key not in {name for name, *_ in removed}}
 
 
 def _check_unique(setting: str, values: Sequence[object]) -> None:
@@ -223,12 +165,6 @@ class MarginDistillationSpec(_ObjectiveSpec):
     scale: PositiveFloat = 1.0
 
 
-def _refuse_denoising(given: Any) -> Any:
-    if isinstance(given, dict) and given.get("kind") == "denoising":
-        raise ValueError(f"es-sbert no longer has the objective denoising (TSDAE); {SENTENCE_TRANSFORMERS}")
-    return given
-
-
 ObjectiveSpec = Annotated[
     SoftmaxSpec
     | RegressionSpec
@@ -238,7 +174,6 @@ ObjectiveSpec = Annotated[
     | VectorDistillationSpec
     | MarginDistillationSpec,
     Field(discriminator="kind"),
-    BeforeValidator(_refuse_denoising),
 ]
 
 
@@ -400,10 +335,6 @@ def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
     Raises:
         ValueError: the objective cannot use mined negatives, or the data has a column `negative`.
     """
-    if isinstance(objective, MarginDistillationSpec):
-        raise ValueError(
-            f"{data.path}: es-sbert no longer has hard_negatives for margin-distillation (GPL); {SENTENCE_TRANSFORMERS}"
-        )
     if not isinstance(objective, InBatchSpec | TripletSpec) or "negative" in data.columns:
         raise ValueError(
             f"{data.path}: hard_negatives requires the objective in-batch or triplet, and data without a column "
@@ -543,11 +474,6 @@ def _read_yaml(name: str) -> tuple[str, str]:
     try:
         return name, path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        if name in _REMOVED_RECIPES:
-            raise RecipeInvalid(
-                f"es-sbert no longer has the recipe {name} ({_REMOVED_RECIPES[name]})",
-                f"{SENTENCE_TRANSFORMERS[0].upper()}{SENTENCE_TRANSFORMERS[1:]}.",
-            ) from error
         raise RecipeInvalid(
             f"there is no recipe {name!r}", "Use a YAML file, or a name that `es-sbert train --list` shows."
         ).about("recipe", name) from error

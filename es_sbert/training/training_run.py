@@ -26,7 +26,7 @@ from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.settings import TrainOptions, no_report
 from es_sbert.training.example_augmentation import augment_examples
 from es_sbert.training.losses import objective_schema
-from es_sbert.training.recipe import SENTENCE_TRANSFORMERS, ModelSpec, Recipe, load_recipe
+from es_sbert.training.recipe import ModelSpec, Recipe, load_recipe
 from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, write_json
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import StageData, read_stage
@@ -55,7 +55,8 @@ def refuse_several_processes() -> None:
         if count.isdigit() and int(count) > 1:
             raise UsageError(
                 f"es-sbert trains in one process, but torchrun or another launcher has started {count} ({name})",
-                f"Start it without the launcher. To use several GPUs, {SENTENCE_TRANSFORMERS}.",
+                "Start it without the launcher. To use several GPUs, train with sentence-transformers: es-sbert reads "
+                "the model folder that it saves.",
             )
 
 

@@ -14,7 +14,7 @@ import transformers
 from numpy.typing import NDArray
 from transformers import TrainingArguments
 
-from es_sbert.errors import CheckpointInvalid, DeviceError, SourceError
+from es_sbert.errors import DeviceError, SourceError
 from es_sbert.filesystem import staged_folder
 from es_sbert.messages import pluralize, setting
 from es_sbert.training.batch_sampler import MixedBatchSampler, PlannedDataset, batch_count, number_texts
@@ -209,7 +209,6 @@ def train_stage(run: RunSettings, stage: StageSpec, data: StageData, start: Mode
 
     Raises:
         SourceError: no batch of in-batch negatives can hold two pairs.
-        CheckpointInvalid: several processes have written the checkpoint to resume.
         TrainingError, ModelError, OutputError: training failed. Complete checkpoints are kept.
     """
     folder, dev_name = run.folder.stage(stage.name), dev_metric_name(stage.dev) if stage.dev else None
@@ -218,12 +217,6 @@ def train_stage(run: RunSettings, stage: StageSpec, data: StageData, start: Mode
     sampler = build_batch_sampler(run.recipe, stage, data, task.lengths, run.report)
     remove_checkpoints(folder, keep_complete=True)
     checkpoint = last_complete_checkpoint(folder) if run.resume else None
-    if checkpoint is not None and (checkpoint / "rng_state_0.pth").exists():
-        # One process would not continue with their random states, and so not end with the same weights.
-        raise CheckpointInvalid(
-            f"{checkpoint} was written by several processes, in which es-sbert no longer trains",
-            "Start a new run in another folder.",
-        )
     steps_per_epoch = -(-len(sampler) // stage.accumulation)
     bar = ProgressBarCallback(stage.name, dev_name, run.report)
     callbacks = [StageSchedule(stage, steps_per_epoch), MetricsLogCallback(run.folder.log(stage.name)), bar]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import Mock
@@ -68,36 +67,10 @@ def adaptation(folder: Path, inputs: AdaptInputs | None = None) -> Adaptation:
     return Adaptation(Mock(), settings, inputs or AdaptInputs(), folder, **options, report=print, retrying=Mock())
 
 
-@pytest.mark.parametrize(
-    ("earlier", "refusal"),
-    [
-        ({"generator": None, "reranker": None}, None),
-        ({"generator": "ask"}, "uses generator, which es-sbert no longer has"),
-        ({"generator": "ask", "reranker": "cross-encoder", "seed": 1}, "uses generator/reranker, which"),
-        ({"seed": 1}, "other settings: seed\n"),
-    ],
-)
-def test_run_of_an_earlier_version_resumes_unless_it_used_what_is_gone(
-    tmp_path: Path, earlier: dict[str, object], refusal: str | None
-) -> None:
-    run = adaptation(tmp_path)
-    run.begin(resume=False)
-    path = tmp_path / "adapt/run.json"
-    recorded = json.loads(path.read_text())
-    path.write_text(json.dumps(recorded | {"settings": recorded["settings"] | earlier}))
-    with pytest.raises(CheckpointInvalid, match=refusal) if refusal else nullcontext():
-        run.begin(resume=True)
-
-
-@pytest.mark.parametrize("pairs", ["title", "passage"])
-def test_plan_of_an_earlier_version_is_used_unless_its_pairs_are_gone(tmp_path: Path, pairs: str) -> None:
+def test_resumed_run_uses_its_plan(tmp_path: Path) -> None:
     model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1)
     plan = AdaptPlan(str(model), "model", hash_model(model), FieldChoice("title", ("body",)), "{body}")
     run = adaptation(tmp_path / "run")
     run.work.mkdir(parents=True)
-    (run.work / "plan.json").write_text(json.dumps(asdict(plan) | {"pairs": pairs}))
-    if pairs == "title":
-        assert run.plan(Mock()) == plan
-    else:
-        with pytest.raises(CheckpointInvalid):
-            run.plan(Mock())
+    (run.work / "plan.json").write_text(json.dumps(asdict(plan)))
+    assert run.plan(Mock()) == plan

@@ -38,34 +38,6 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
             assign_columns(data.path, data.columns, schema)
 
 
-@pytest.mark.parametrize(
-    ("way", "value", "named"),
-    [
-        ("compile", True, "torch.compile; train with sentence-transformers"),
-        ("model.kind", "cross-encoder", "training of cross-encoders"),
-        ("stages.0.objective", {"kind": "denoising", "ratio": 0.6}, "TSDAE"),
-        ("stages.0.objective.teacher", "a-model", "Augmented SBERT"),
-        ("stages.0.mixing", "round-robin", "mixing"),
-        ("stages.0.data.0.neighbors", {"among": 5}, "Augmented SBERT"),
-        ("stages.0.data.0.hard_negatives", {"reranker": "a-model"}, "mine_hard_negatives"),
-        ("export.sts", "pairs.tsv", "es-sbert evaluate --task sts"),
-        ("test", {"task": "sts"}, "es-sbert evaluate"),
-        ("stages.0.objective.matryoshka", {"dimensions": [8], "weights": [1]}, "weight for each dimension"),
-    ],
-)
-def test_settings_of_earlier_releases_are_refused_by_name(tmp_path: Path, way: str, value: Any, named: str) -> None:
-    path = write_recipe(tmp_path, change(recipe(tmp_path), way, value))
-    with pytest.raises(RecipeInvalid) as caught:
-        load_recipe(str(path))
-    assert named in caught.value.message
-
-
-def test_recipe_of_an_earlier_release_is_refused_by_name() -> None:
-    with pytest.raises(RecipeInvalid) as caught:
-        load_recipe("gpl")
-    assert "sentence-transformers" in caught.value.remedy
-
-
 def test_defaults_are_the_paper_settings(tmp_path: Path) -> None:
     settings = recipe(tmp_path)
     del settings["stages"][0]["batch"], settings["stages"][0]["learning_rate"]

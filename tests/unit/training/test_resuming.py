@@ -118,11 +118,6 @@ def test_interrupted_checkpoint_is_skipped(folder: Path, model: Path) -> None:
     shutil.copytree(whole, broken)
     (broken / "complete").unlink()
     (broken / "model.safetensors").write_bytes(b"cut short")
-    several = whole / "rng_state_0.pth"  # written by runs of several processes, which earlier versions had
-    several.touch()
-    with pytest.raises(CheckpointInvalid):
-        train_here(path, folder / "out", resume=True)
-    several.unlink()
     said: list[str] = []
     train_here(path, folder / "out", resume=True, report=said.append)
     assert not broken.exists()
