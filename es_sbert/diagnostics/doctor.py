@@ -21,8 +21,7 @@ from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
-from es_sbert.index.load_checks import settings_of_killed_load
-from es_sbert.index.mapping import check_not_being_removed, plain_vector_fields, sparser_graph, vector_fields
+from es_sbert.index.mapping import plain_vector_fields, sparser_graph, vector_fields
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
 from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.text_template import format_vector_field_option
@@ -319,7 +318,6 @@ def _inspect(engine: Engine, name: str, states: list[IndexState], fields: list[V
 def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField]) -> Iterator[Finding]:
     """Add the vector fields of an index to `fields`, and yield problems of the others."""
     try:
-        check_not_being_removed(state.mappings, state.name)
         for name in vector_fields(state.mappings, state.name):
             try:
                 fields.append(vector_field_from_state(engine, state, name))
@@ -438,8 +436,6 @@ def settings_findings(state: IndexState, *, by_migration: bool = False) -> Itera
             if block == "read_only_allow_delete":
                 remedy = "A disk was full. Free disk space, then set the block to null."
             yield failure("index", f"{state.name} has index.blocks.{block}", remedy)
-    if (left := settings_of_killed_load(state)) is not None:
-        yield warning("index", *left)
 
 
 def field_findings(index: str, field: FieldSummary, documents: int, model: EncoderInfo | None) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.settings import check_index_name
-from es_sbert.index.mapping import VectorFieldMeta, check_not_being_removed, document_meta_field, vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import require_index
 
@@ -115,7 +115,6 @@ def build_saved_objects(engine: Engine, index: str, *, searches: str) -> tuple[l
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
-    check_not_being_removed(state.mappings, state.name)
     fields = vector_fields(state.mappings, state.name)
     if not fields:
         raise IndexMismatch(

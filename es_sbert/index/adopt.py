@@ -46,7 +46,6 @@ from es_sbert.index.mapping import (
     VECTOR_TYPES,
     VectorFieldMeta,
     check_field_name,
-    check_not_being_removed,
     document_meta_field,
     mapping_addition,
     plain_vector_fields,
@@ -148,7 +147,6 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
-    check_not_being_removed(state.mappings, state.name)
     template = (text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])).template
     if vector_field not in vector_fields(state.mappings, state.name):
         return adoptable_field(engine.info, state, vector_field, template)

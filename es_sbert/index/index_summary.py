@@ -13,7 +13,6 @@ from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import (
     VectorFieldMeta,
     and_query,
-    check_not_being_removed,
     document_meta_field,
     has_vector_query,
     plain_vector_fields,
@@ -116,7 +115,7 @@ def _describe_one_of_several(engine: Engine, state: IndexState) -> IndexSummary:
     try:
         return describe_index(engine, state)
     except IndexMismatch as error:
-        # The summary names the problem, such as byte vectors of an earlier version.
+        # The summary names the problem.
         plain = replace(state, mappings={name: value for name, value in state.mappings.items() if name != "_meta"})
         described = replace(describe_index(engine, plain), plain_vector_fields=())
         return replace(described, problem=f"{error.message}. {error.remedy}")
@@ -135,7 +134,6 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         EngineError: the engine failed.
     """
     state = require_index(engine, index) if isinstance(index, str) else index
-    check_not_being_removed(state.mappings, state.name)
     engine.refresh_if_allowed(state.name)
     count = partial(engine.count, state.name)
     fields = []

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.derived_fields import mapped_fields
-from es_sbert.index.mapping import read_meta_entry
 from es_sbert.index.source_mode import (
     SourceMode,
     check_accepts_updates,
@@ -215,26 +212,3 @@ def _refused(document: Mapping[str, Any], mappings: Mapping[str, Any]) -> Iterat
         dynamic = [field["dynamic"] for field in (mappings, *above) if "dynamic" in field]
         if name not in mapped and not takes_any and dynamic[-1:] == ["strict"]:
             yield name
-
-
-# What a load of an earlier version set while it ran; it kept the previous values in the mapping.
-_OFF_DURING_LOAD = {"index.refresh_interval": "-1", "index.number_of_replicas": "0"}
-
-
-def settings_of_killed_load(state: IndexState) -> tuple[str, str] | None:
-    """The settings that a killed load of an earlier version left off, and how to restore them; None if none are off."""
-    note = read_meta_entry(state.mappings, "load")
-    before = note.get("before") if isinstance(note, dict) else None
-    if not isinstance(before, dict):
-        return None
-    left = {
-        name: before[name] for name, off in _OFF_DURING_LOAD.items() if name in before and state.setting(name) == off
-    }
-    left = {name: value for name, value in left.items() if value != _OFF_DURING_LOAD[name]}
-    if not left:
-        return None
-    request = f"`PUT {state.name}/_settings` with {orjson.dumps(left).decode()}"
-    return (
-        f"a load of an earlier version was killed and left {' and '.join(left)} of {state.name} off",
-        f"Send {request}.",
-    )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -361,10 +360,6 @@ def sparser_graph(field: Json) -> str | None:
     return " and ".join(fewer) or None
 
 
-# `_meta.es_sbert.earlier_segments`: the fields whose index type an earlier version has changed in place.
-EARLIER_SEGMENTS = "earlier_segments"
-
-
 def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta) -> Json:
     """Return a mapping's `_meta` with this field's entry set.
 
@@ -380,44 +375,12 @@ def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMe
     return existing_meta | {META_KEY: ours | {"fields": fields | {vector_field: entry}}}
 
 
-# `_meta.es_sbert.removing`: an earlier version, which could remove vectors in place, was stopped while it did. Some
-# documents still have the fields that it names.
-_REMOVING = "removing"
-
-
-def check_not_being_removed(mappings: Json, index: str) -> None:
-    """Refuse an index from which an earlier version has not removed all its vectors.
-
-    For a command on this index. A search of several indices finds no vector field there (`vector_fields`).
-
-    Raises:
-        IndexMismatch: the removal was started and has not ended.
-    """
-    removed = read_meta_entry(mappings, _REMOVING)
-    if removed:
-        names = ", ".join(map(str, removed)) if isinstance(removed, list) else "its vector fields"
-        raise IndexMismatch(
-            f"an earlier version of es-sbert has begun to remove its vectors from {index}, and has not ended ({names})",
-            "Copy it into a new index without these fields and without `_meta.es_sbert` (`POST _reindex`).",
-        )
-
-
 def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
-    """Vector fields that es-sbert fills, by name; none in an index that `check_not_being_removed` refuses.
+    """Vector fields that es-sbert fills, by name.
 
     Raises:
-        IndexMismatch: an entry of `_meta.es_sbert` cannot be read: it was damaged by hand, or an earlier version wrote
-            it for vectors of bytes or bfloat16.
+        IndexMismatch: an entry of `_meta.es_sbert` was damaged by hand.
     """
-    if read_meta_entry(mappings, _REMOVING):
-        return {}
-    for name, element_type in _earlier_element_types(mappings).items():
-        raise IndexMismatch(
-            f"{index}.{name} holds {element_type} vectors of an earlier version of es-sbert, which are no longer "
-            "supported",
-            f"Embed its documents as floats into a new index: `es-sbert index migrate {index}`. The index type "
-            "int8_hnsw needs as little memory.",
-        )
     try:
         entries = mappings.get("_meta", {}).get(META_KEY, {}).get("fields", {})
         metas = {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
@@ -426,34 +389,6 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
             f"_meta.{META_KEY} in the mapping of {index} cannot be read", "Load the documents into a new index."
         ) from error
     return {name: with_source(meta, name, IndexState(index, mappings, {})) for name, meta in metas.items()}
-
-
-def _earlier_element_types(mappings: Json) -> dict[str, str]:
-    """The fields that an earlier version filled with vectors of other numbers than floats, and the type of these."""
-    entries = read_meta_entry(mappings, "fields")
-    fields = entries.items() if isinstance(entries, dict) else ()
-    types = {name: entry.get("element_type", "float") for name, entry in fields if isinstance(entry, dict)}
-    return {name: str(element_type) for name, element_type in types.items() if element_type != "float"}
-
-
-def with_float_vectors(state: IndexState) -> IndexState:
-    """Return an index with all its vectors described as floats, for a migration away from bytes and bfloat16.
-
-    Their numbers can be copied to a field of floats: the cosines stay the same.
-
-    Returns:
-        The same object if the index has no such field.
-    """
-    others = _earlier_element_types(state.mappings)
-    if not others:
-        return state
-    mappings = copy.deepcopy(state.mappings)
-    for name in others:
-        del mappings["_meta"][META_KEY]["fields"][name]["element_type"]
-        property = vector_property(mappings.get("properties", {}).get(name, {}))
-        for parameter in ("element_type", "data_type"):
-            property.pop(parameter, None)
-    return replace(state, mappings=mappings)
 
 
 def with_source(meta: VectorFieldMeta, vector_field: str, state: IndexState) -> VectorFieldMeta:

@@ -24,12 +24,10 @@ from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
-    EARLIER_SEGMENTS,
     ChunkRules,
     IndexType,
     VectorFieldMeta,
     check_field_name,
-    check_not_being_removed,
     document_meta_field,
     has_vector_query,
     index_body,
@@ -37,7 +35,6 @@ from es_sbert.index.mapping import (
     merge_field_meta,
     parse_index_type,
     plain_vector_fields,
-    read_meta_entry,
     read_vector_mapping,
     vector_fields,
     with_source,
@@ -226,7 +223,6 @@ def plan_field_change(
         IndexMismatch, UsageError: see `ensure_vector_field`.
         EngineError: the engine failed.
     """
-    check_not_being_removed(state.mappings, state.name)
     vector_fields(state.mappings, state.name)  # refuses entries that cannot be read
     new_meta = with_source(request.new_meta(engine), request.name, state)
     if request.name not in state.mappings.get("properties", {}):
@@ -377,7 +373,6 @@ def has_vector_field(state: IndexState, vector_field: str) -> bool:
 
 def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
     """Like `read_vector_field`, for an index that has already been read."""
-    check_not_being_removed(state.mappings, state.name)
     own = vector_fields(state.mappings, state.name)
     if vector_field not in state.mappings.get("properties", {}):
         others = ", ".join(own)
@@ -399,8 +394,7 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
 
 def has_one_index_type(state: IndexState, field: VectorField) -> bool:
     """Whether all vectors of a field are stored in its index type: the type was not changed in place."""
-    is_noted = field.name in (read_meta_entry(state.mappings, EARLIER_SEGMENTS) or {})
-    return not is_noted and vector_fields(state.mappings, state.name)[field.name].index_type == field.meta.index_type
+    return vector_fields(state.mappings, state.name)[field.name].index_type == field.meta.index_type
 
 
 def check_one_index_type(engine: Engine, field: VectorField) -> None:

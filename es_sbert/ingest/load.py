@@ -20,7 +20,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine, without_retries
 from es_sbert.errors import DocumentsAltered, EsSbertError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
-from es_sbert.index.load_checks import check_created_index, delete_unused_index, settings_of_killed_load
+from es_sbert.index.load_checks import check_created_index, delete_unused_index
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.privileges import require_all_visible
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
@@ -158,8 +158,6 @@ def open_load(
                 routing_field=settings.routing_field,
             )
         notes: list[str] = []
-        if (left := settings_of_killed_load(index)) is not None:
-            notes.append(": ".join(left))
         if stream is not None and settings.id_field is None and stream.has_unused_ids:
             notes.append(f"ids are hashes of the documents: set {setting('id_field', 'id')} to use their field id")
             log_event("id_field_unused", notes[-1], logging.WARNING)

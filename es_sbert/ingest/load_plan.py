@@ -25,7 +25,6 @@ from es_sbert.index.mapping import (
     ChunkRules,
     VectorFieldMeta,
     check_field_name,
-    check_not_being_removed,
     document_meta_field,
     vector_fields,
 )
@@ -50,8 +49,8 @@ from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import (
     ProgressMeter,
-    ProgressTracker,
     SilentMeter,
+    ProgressTracker,
     fraction_processed,
 )
 from es_sbert.ingest.read_documents import DocumentRules
@@ -303,8 +302,6 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if settings.dry_run is None:
         check_dead_letters_writable(dead_letters)
     state = read_target_index(engine, name, files=bool(sources))
-    if state is not None:
-        check_not_being_removed(state.mappings, state.name)
     stored = vector_fields(state.mappings, state.name) if state else {}
     fields = plan_fields(settings, stored)
     if settings.retry is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from es_sbert.arguments import check_arguments
 from es_sbert.engines.connect import EngineOrClient, connected
@@ -256,8 +256,7 @@ def cancel_migration(name: str, engine: EngineOrClient = None) -> tuple[str, str
         The index of the alias, which stays in use, and the new index that was deleted.
 
     Raises:
-        IndexMissing, IndexMismatch: the index does not exist, or nothing can be cancelled. A rollback that an earlier
-            version began cannot be, but a write block that it has left is removed.
+        IndexMissing, IndexMismatch: the index does not exist, or nothing can be cancelled.
         UsageError: another process on this machine is running it.
         EngineError: the engine failed; the same call cancels what is left.
     """
@@ -267,12 +266,6 @@ def cancel_migration(name: str, engine: EngineOrClient = None) -> tuple[str, str
             index = require_index(opened, alias)
             begun = _find_cancellable(opened, index, alias)
             target, state = begun.target, begun.state
-            if state.is_rollback:
-                lifted = remove_leftover_block(opened, alias)
-                refusal = replace(begun, refuses_writes=begun.refuses_writes and lifted is None).error()
-                if lifted is not None:
-                    refusal.add_note(f"{lifted} accepts writes again")
-                raise refusal
             in_use = opened.get_aliases(target.name).get(target.name, {}).keys() - {state.permit}
             if in_use:
                 raise IndexMismatch(
@@ -290,7 +283,7 @@ def cancel_migration(name: str, engine: EngineOrClient = None) -> tuple[str, str
 
 
 def _find_cancellable(engine: Engine, index: IndexState, name: str) -> BegunMigration:
-    """Find the migration to cancel, or the rollback of which only the write block can be removed."""
+    """Find the migration to cancel."""
     begun = find_begun(engine, index)
     if begun is None:
         is_blocked = index.has_setting(WRITE_BLOCK_SETTING)

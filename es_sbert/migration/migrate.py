@@ -19,7 +19,6 @@ from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.retry import RetryingEngine, RetryPolicy, is_transient, make_retrier
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed
-from es_sbert.index.mapping import with_float_vectors
 from es_sbert.index.text_languages import language_warning, sample_languages
 from es_sbert.index.text_template import parse_text_options
 from es_sbert.index.vector_field import require_index, vector_field_from_state
@@ -222,7 +221,7 @@ def migrate_index(
             lifted = retrying(lambda: remove_leftover_block(opened, alias))
         if lifted is not None:
             report(f"{lifted} accepts writes again; an earlier run had blocked them")
-        state = with_float_vectors(retrying(lambda: require_index(opened, alias)))
+        state = retrying(lambda: require_index(opened, alias))
         field = vector_field_from_state(opened, state, request.vector_field)
         meta = field.meta
         with chosen_encoder(options, (field.index, meta.model, meta.fingerprint)) as encoder:

@@ -57,7 +57,6 @@ class MigrationState(BaseModel, frozen=True):
         histories: For each shard of the old index, UUID of the history to which `copied` belongs; empty if unknown.
         final_pipeline: `index.final_pipeline` that the new index gets right before the swap; None for none.
         lifecycle: Settings of the index lifecycle management that the new index gets after the swap.
-        boundary, is_rollback, removed: Set by an earlier version, see `unsupported`; so was `kept`.
     """
 
     alias: str
@@ -70,11 +69,7 @@ class MigrationState(BaseModel, frozen=True):
     deletions: bool = False
     blocked: bool = False
     permit: str = ""
-    boundary: tuple[int, ...] = ()
     histories: tuple[str, ...] = ()
-    is_rollback: bool = False
-    kept: tuple[tuple[str, str], ...] = ()
-    removed: tuple[str, ...] = ()
     final_pipeline: str | None = None
     lifecycle: dict[str, SettingValue] = {}
     target: str = ""
@@ -84,21 +79,17 @@ class MigrationState(BaseModel, frozen=True):
         """Top-level fields that are left out of the copied documents."""
         return vector_field_names(self.fields)
 
-    @property
-    def unsupported(self) -> str:
-        """The kind of a migration that only an earlier version begins and finishes; empty for all others."""
-        if self.is_rollback:
-            return "rollback"
-        if self.removed:
-            return "removal of vectors by copy"
-        return "migration without blocked writes" if self.boundary else ""
+
+# Members of the states of rollbacks and other kinds of migrations that existed before the first release. The target of
+# a rollback existed before it, so it must not be taken for one that this version may delete.
+_OTHER_KINDS = ("boundary", "is_rollback", "removed")
 
 
 def read_migration_state(index: IndexState) -> MigrationState | None:
     """Read the state that is stored in an index; None if no migration created the index, or if it is that of another.
 
     Raises:
-        IndexMismatch: the state was damaged by hand.
+        IndexMismatch: the state was damaged by hand, or an earlier version has to finish the migration.
     """
     entry = read_meta_entry(index.mappings, _STATE_ENTRY)
     if entry is None:
@@ -110,6 +101,11 @@ def read_migration_state(index: IndexState) -> MigrationState | None:
             f"_meta.{META_KEY}.{_STATE_ENTRY} in the mapping of {index.name} cannot be read",
             f"Delete the index {index.name} if no alias points to it, and begin again.",
         ) from error
+    if state.phase is not MigrationPhase.DONE and any(entry.get(name) for name in _OTHER_KINDS):
+        raise IndexMismatch(
+            f"a migration of {state.alias} to {index.name} was begun by an earlier version of es-sbert",
+            "Finish it with that version.",
+        )
     return state if state.target in ("", index.name) else None
 
 
@@ -168,7 +164,7 @@ class BegunMigration:
     def error(self) -> IndexMismatch:
         """The error of a command that has to wait for its end."""
         state = self.state
-        what = f"a {state.unsupported or 'migration'} of {state.alias} to {self.target.name}"
+        what = f"a migration of {state.alias} to {self.target.name}"
         if self.is_orphaned:
             return IndexMismatch(
                 f"{what} cannot be finished: its other index, {state.source}, was deleted or replaced",
@@ -176,16 +172,6 @@ class BegunMigration:
             )
         refused = f", and writes to {state.source} are refused" if self.refuses_writes else ""
         command = f"es-sbert index migrate {state.alias}"
-        if state.unsupported:
-            # The target of a rollback existed before, and may be the only copy of what it holds.
-            is_kept = self.is_swapped or state.is_rollback
-            accept = f" `{command} --cancel` removes the write block." if self.refuses_writes else ""
-            return IndexMismatch(
-                f"{what} was started, and only an earlier version of es-sbert can finish it{refused}",
-                f"Finish it with the version that began it.{accept}"
-                if is_kept
-                else f"Cancel it, so that {state.source} stays in use: `{command} --cancel`.",
-            )
         # After the swap, the model, the text and the types are those of the index of the alias.
         field = format_vector_field_option(next(iter(state.fields), DEFAULT_VECTOR_FIELD))
         replace = " --replace-index" if state.source == state.alias else ""

@@ -18,7 +18,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, is_transient, without_retries
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.derived_fields import derived_fields
-from es_sbert.index.load_checks import settings_of_killed_load
 from es_sbert.index.mapping import (
     GRAPH_PARAMETERS,
     META_KEY,
@@ -29,7 +28,6 @@ from es_sbert.index.mapping import (
     parse_index_type,
     sparser_graph,
     vector_fields,
-    with_float_vectors,
 )
 from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, count_all_documents, require_privileges
 from es_sbert.index.source_mode import check_source_is_whole
@@ -239,8 +237,7 @@ def prepare_migration(
             f"Add a vector field of the new model to each of its indices: `es-sbert ingest --index {index.name} "
             f"--vector-field NAME --model {model.name}`.",
         )
-    source = with_float_vectors(index)
-    field = vector_field_from_state(engine, source, wanted.vector_field)
+    field = vector_field_from_state(engine, index, wanted.vector_field)
     name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
     begun = find_target(engine, index, name)
     if begun is not None and begun[1].phase is MigrationPhase.CREATING:
@@ -250,15 +247,15 @@ def prepare_migration(
     if begun is not None:
         text = field.meta.text if wanted.text is None else wanted.text.template
         _check_same_migration(BegunMigration(*begun, is_swapped=False), wanted, model, text)
-    elif source is index:
-        _check_change_requested(engine, source, field, wanted, model)
-    fields = _new_vector_fields(engine, source, wanted, model, of_bytes=source is not index)
-    _check_copy(engine, source, wanted, fields)
+    else:
+        _check_change_requested(engine, index, field, wanted, model)
+    fields = _new_vector_fields(engine, index, wanted, model)
+    _check_copy(engine, index, wanted, fields)
     if begun is not None:
         target, state = begun
         retrying(lambda: set_target_pointer(plain, index, target.name))
         return _take_over(plain, target, state, index, retrying)
-    _check_new_index(engine, source, wanted, name)
+    _check_new_index(engine, index, wanted, name)
     for meta in fields.values():
         if meta.passages is not None:
             encoder.pipeline.make_chunker(
@@ -266,19 +263,19 @@ def prepare_migration(
             )  # refuses too many tokens
     state = MigrationState(
         alias=wanted.alias,
-        source=source.name,
-        source_uuid=source.uuid,
+        source=index.name,
+        source_uuid=index.uuid,
         fields=tuple(fields),
         run=uuid.uuid4().hex,
         phase=MigrationPhase.CREATING,
-        copied=(-1,) * source.shards,
-        final_pipeline=source.setting(FINAL_PIPELINE),
-        lifecycle=lifecycle_settings(source),
+        copied=(-1,) * index.shards,
+        final_pipeline=index.setting(FINAL_PIPELINE),
+        lifecycle=lifecycle_settings(index),
         target=name,
     )
-    body = new_index_body(engine.info.engine_type, source, fields)
-    target, store = _create_target(plain, source, body, state, retrying)
-    return PreparedMigration(source, target, fields, store, resumed=False)
+    body = new_index_body(engine.info.engine_type, index, fields)
+    target, store = _create_target(plain, index, body, state, retrying)
+    return PreparedMigration(index, target, fields, store, resumed=False)
 
 
 def _take_over(
@@ -322,7 +319,7 @@ def _check_new_index(engine: Engine, source: IndexState, wanted: MigrationReques
 def _check_same_migration(
     begun: BegunMigration, wanted: MigrationRequest, model: ModelIdentity, text: str | None
 ) -> None:
-    """Refuse to continue a migration that was begun with other settings, or that only an earlier version finishes.
+    """Refuse to continue a migration that was begun with other settings.
 
     Args:
         text: Template of the text that the vector field is to have; None to accept any.
@@ -330,15 +327,8 @@ def _check_same_migration(
     Raises:
         IndexMismatch: name, model, index type or text differ.
     """
-    target, state = begun.target, begun.state
-    if state.unsupported:
-        raise begun.error()
-    if not begun.is_swapped and with_float_vectors(target) is not target:
-        raise IndexMismatch(
-            f"{wanted.alias} is being migrated to {target.name}, whose type of vectors is no longer supported",
-            f"Cancel that migration, then start again: `es-sbert index migrate {wanted.alias} --cancel`",
-        )
-    fields = _migrated_fields(target, state)
+    target = begun.target
+    fields = _migrated_fields(target, begun.state)
     meta = fields.get(wanted.vector_field)
     is_model = all(field.fingerprint == model.fingerprint for field in fields.values())
     is_text = meta is None or text is None or meta.text in (None, text)
@@ -451,13 +441,11 @@ def _check_copy(
         fields: Vector fields of the new index that the new model fills.
 
     Raises:
-        IndexMismatch: documents cannot be copied, or a load is under way.
+        IndexMismatch: documents cannot be copied.
         UsageError: `replace_index` does not fit the name, which is an index or an alias.
         EngineError: the engine failed.
     """
     check_source_is_whole(source, vector_field_names(fields))
-    if (left := settings_of_killed_load(source)) is not None:  # the new index would get them
-        raise IndexMismatch(*left)
     if source.name == wanted.alias and not wanted.replace_index:
         aliases = sorted(engine.get_aliases(source.name).get(source.name, {}))
         raise UsageError(
@@ -477,19 +465,16 @@ def _check_copy(
 
 
 def _new_vector_fields(
-    engine: Engine, source: IndexState, wanted: MigrationRequest, model: ModelIdentity, *, of_bytes: bool
+    engine: Engine, source: IndexState, wanted: MigrationRequest, model: ModelIdentity
 ) -> dict[str, VectorFieldMeta]:
     """Return the vector fields of the old model, with the metadata that they get for the new one.
 
     If neither the model nor the types change, only the requested field is returned: the vectors of the others are
     copied unchanged.
-
-    Args:
-        of_bytes: Whether the index has byte vectors, so that the types do change; see `with_float_vectors`.
     """
     stored = vector_fields(source.mappings, source.name)
     old, info = stored[wanted.vector_field], engine.info
-    same = old.fingerprint == model.fingerprint and wanted.index_type in (None, old.index_type) and not of_bytes
+    same = old.fingerprint == model.fingerprint and wanted.index_type in (None, old.index_type)
     new = {}
     for name, meta in stored.items():
         if name == wanted.vector_field if same else meta.fingerprint == old.fingerprint:
@@ -506,5 +491,5 @@ def _new_vector_fields(
 
 def _migrated_fields(target: IndexState, state: MigrationState) -> dict[str, VectorFieldMeta]:
     """The vector fields of the new index that the migration fills."""
-    fields = vector_fields(with_float_vectors(target).mappings, target.name)
+    fields = vector_fields(target.mappings, target.name)
     return {name: meta for name, meta in fields.items() if name in state.fields}

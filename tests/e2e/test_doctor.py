@@ -65,9 +65,6 @@ def test_indices_that_cannot_be_searched_together_or_at_all_are_errors(
         engine.create_index(broken, {"mappings": {"_meta": {"es_sbert": entry}}})
         [lost] = inspect_index(engine, broken, [], [])
         assert (lost.level, lost.message) == ("error", f"the index {broken} has no vector field 'v'")
-        engine.put_mapping(broken, {"_meta": {"es_sbert": {"removing": ["v"]}}})
-        [removed] = inspect_index(engine, broken, [], [])
-        assert (removed.level, "begun to remove its vectors" in removed.message) == ("error", True)
 
 
 def test_index_without_the_field_of_its_alias_gets_commands(

@@ -16,7 +16,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing
 from es_sbert.index.document_vectors import read_vector
-from es_sbert.index.index_summary import describe_index
+from es_sbert.index.index_summary import describe_index, describe_indices
 from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
 from tests.conftest import also_es8, also_opensearch2, on_every_version
@@ -239,3 +239,14 @@ def test_describe_index_as_text_and_json(engine: Engine, index_name: str) -> Non
     assert plain["fields"][0]["name"] == "embedding"
     assert plain["fields"][0]["fingerprint"] == "a" * 32
     assert plain["engine"] == engine.info.label
+
+
+def test_entry_that_cannot_be_read_does_not_hide_the_other_indices(
+    engine: Engine, engine_url: str, index_name: str, fresh_index: Callable[[str], str]
+) -> None:
+    broken = fresh_index(engine_url)
+    ensure(engine, index_name)
+    engine.create_index(broken, {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": "?"}}}}})
+    shown = {summary.name: summary for summary in describe_indices(engine, f"{index_name},{broken}")}
+    assert (len(shown[index_name].fields), shown[index_name].problem) == (1, None)
+    assert (shown[broken].fields, broken in (shown[broken].problem or "")) == ((), True)

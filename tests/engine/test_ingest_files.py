@@ -156,14 +156,3 @@ def test_document_without_text_loses_its_vector(loads: Loads, lost_text: Any) ->
     again = loads.load(path, id_field="id")
     assert (again.unchanged, again.skipped.empty) == (29, 2)
     assert loads.contents()["d3"]["_version"] == version
-
-
-def test_settings_that_a_killed_load_left_off_are_named_and_kept(engine: Engine, loads: Loads) -> None:
-    path = loads.write(sentences(2))
-    killed = {"es_sbert": {"load": {"before": {"index.number_of_replicas": "2"}, "run": "r"}}}
-    settings = {"index.number_of_replicas": "0"}
-    engine.create_index(loads.index, {"settings": settings, "mappings": {"_meta": killed}})
-    [note] = loads.load(path, id_field="id").notes
-    assert f'`PUT {loads.index}/_settings` with {{"index.number_of_replicas":"2"}}' in note
-    engine.put_settings(loads.index, {"index.number_of_replicas": "2"})
-    assert loads.load(path, id_field="id").notes == ()

@@ -11,7 +11,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from tests.conftest import also_opensearch2
-from tests.engine.byte_index import create_byte_index
 from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
 from tests.gateway import patient
 from tests.gateway.bed import Bed, bed_of, ids
@@ -37,26 +36,6 @@ def test_each_query_returns_its_nearest_passage(engine_url: str, tiny: Path, tin
         assert passages.keys() == {"embedding", "embedding_2"}
         best = [passages[name]["hits"]["hits"][0]["_score"] for name in passages]
         assert hit["_score"] == pytest.approx(sum(best), abs=1e-5)
-
-
-def test_semantic_queries_and_writes_are_refused_by_name(
-    engine_url: str, index_name: str, tiny: Path, tiny_encoder: Encoder, caplog: pytest.LogCaptureFixture
-) -> None:
-    with open_engine(engine_url) as engine:
-        create_byte_index(engine, index_name, tiny_encoder, ["a man plays", "the cat sleeps"])
-    refusal = f"{index_name}.embedding holds byte vectors"
-    with gateway(engine_url, tiny) as url, patient.client(url) as client:
-        searched = client.post(f"/{index_name}/_search", json={"query": {"match": {"semantic": "a man plays"}}})
-        assert searched.status_code == 400
-        assert refusal in searched.text
-        assert f"es-sbert index migrate {index_name}" in searched.text
-        # Callers of writes get no details; the log has them.
-        written = client.put(f"/{index_name}/_doc/new", json={"text": "the dog runs"})
-        assert written.status_code == 503
-        assert "the vector fields in the mapping of the index cannot be filled" in written.text
-        assert refusal in caplog.text
-        plain = client.post(f"/{index_name}/_search", json={"query": {"match": {"text": "cat"}}})
-        assert [hit["_id"] for hit in plain.json()["hits"]["hits"]] == ["1x"]
 
 
 PROPERTIES: Json = {

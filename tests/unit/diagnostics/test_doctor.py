@@ -45,21 +45,13 @@ def test_disk_finding_follows_the_default_watermarks(free: float, level: Severit
     assert bool(finding.remedy) is (level is not Severity.OK)
 
 
-def test_index_blocks_and_leftover_load_settings_are_reported() -> None:
-    meta = {"es_sbert": {"load": {"before": {"index.refresh_interval": None, "index.number_of_replicas": "1"}}}}
-    settings = {"index.refresh_interval": "-1", "index.number_of_replicas": "0"}
-    state = IndexState("docs", {"_meta": meta}, {"index.blocks.write": "true", "index.blocks.read": "false"} | settings)
-    blocked, left = settings_findings(state)
+def test_index_blocks_are_reported() -> None:
+    state = IndexState("docs", {}, {"index.blocks.write": "true", "index.blocks.read": "false"})
+    [blocked] = settings_findings(state)
     assert (blocked.level, "index.blocks.write" in blocked.message) == (Severity.ERROR, True)
     assert "docs/_settings" in blocked.remedy
-    request = '`PUT docs/_settings` with {"index.refresh_interval":null,"index.number_of_replicas":"1"}'
-    assert (left.level, left.remedy) == (Severity.WARNING, f"Send {request}.")
     [full] = settings_findings(IndexState("docs", {}, {"index.blocks.read_only_allow_delete": "true"}))
     assert "Free disk space" in full.remedy
-    replica = IndexState("docs", {"_meta": meta}, {"index.number_of_replicas": "0"})
-    [left] = settings_findings(replica)
-    assert left.remedy == 'Send `PUT docs/_settings` with {"index.number_of_replicas":"1"}.'
-    assert list(settings_findings(IndexState("docs", {"_meta": meta}, {}))) == []
     assert list(settings_findings(IndexState("docs", {}, {}))) == []
 
 

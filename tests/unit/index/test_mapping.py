@@ -19,14 +19,12 @@ from es_sbert.index.mapping import (
     IndexType,
     VectorFieldMeta,
     check_field_name,
-    check_not_being_removed,
     index_body,
     mapping_addition,
     merge_field_meta,
     parse_index_type,
     read_vector_mapping,
     vector_fields,
-    with_float_vectors,
     with_meta_entry,
 )
 from tests.raised import raises
@@ -115,20 +113,6 @@ def test_vector_field_knows_whether_source_keeps_it(source: dict[str, Any], whol
         assert vector_fields({"_source": source, "_meta": stored}, "docs")["v"].in_source is kept
 
 
-@pytest.mark.parametrize(
-    ("removing", "names"), [(["emb", "emb_meta"], "emb, emb_meta"), *((each, "its vector") for each in (5, True, "x"))]
-)
-def test_index_with_an_unfinished_removal_has_no_vector_fields_and_is_refused_by_commands(
-    removing: Any, names: str
-) -> None:
-    """An earlier version had a command that removed vectors in place."""
-    mappings = merge_field_meta({"es_sbert": {"removing": removing}}, "emb", meta())
-    assert vector_fields({"_meta": mappings}, "docs") == {}
-    with pytest.raises(IndexMismatch) as caught:
-        check_not_being_removed({"_meta": mappings}, "docs")
-    assert "without these fields and without `_meta.es_sbert` (`POST _reindex`)" in caught.value.remedy
-
-
 @pytest.mark.parametrize("name", ["", "_source", "a.b", "v*", "a b", "it's", 'say"', "{v}", "a,b", "a\\b"])
 def test_invalid_field_names_are_rejected(name: str) -> None:
     with raises(UsageError, "vector_field"):
@@ -146,17 +130,6 @@ def test_chunked_index_bodies_match_golden_files(engine_type: EngineType, index_
     assert mapped is not None
     assert mapped.dimensions == 384
     assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
-
-
-@pytest.mark.parametrize("element_type", ["byte", "bfloat16"])
-def test_vectors_of_other_numbers_than_floats_are_refused_with_the_migration(element_type: str) -> None:
-    plain = merge_field_meta({}, "embedding", meta())
-    assert "element_type" not in plain["es_sbert"]["fields"]["embedding"]
-    plain["es_sbert"]["fields"]["embedding"]["element_type"] = element_type
-    with pytest.raises(IndexMismatch) as refused:
-        vector_fields({"_meta": plain}, "docs")
-    assert "`es-sbert index migrate docs`" in refused.value.remedy
-    assert list(vector_fields(with_float_vectors(IndexState("docs", {"_meta": plain}, {})).mappings, "docs"))
 
 
 def test_minimum_cosine_is_stored_only_where_it_was_measured() -> None:

@@ -22,6 +22,7 @@ from es_sbert.index.mapping import VectorFieldMeta, mapping_addition
 from es_sbert.migration.alias_swap import replace_index_actions, swap_actions
 from es_sbert.migration.document_copy import CountSeqNoRanges, SeqNoRange, changed_ranges, copy_write, delete_write
 from es_sbert.migration.migration_state import (
+    MigrationPhase,
     MigrationState,
     migration_lock,
     read_migration_state,
@@ -112,8 +113,12 @@ def test_migration_state_keeps_other_meta() -> None:
     assert read_migration_state(index) == note
     assert meta["owner"] == 1
     assert read_target_pointer(index) is None
-    with pytest.raises(IndexMismatch):
-        read_migration_state(IndexState("docs-2", {"_meta": {"es_sbert": {"migration": {"alias": 3}}}}, {}))
+    rollback = note.model_dump(mode="json") | {"is_rollback": True}  # of an earlier version; its target is no copy
+    for other in ({"alias": 3}, rollback):
+        with pytest.raises(IndexMismatch):
+            read_migration_state(IndexState("docs-2", {"_meta": {"es_sbert": {"migration": other}}}, {}))
+    done = IndexState("docs-2", {"_meta": {"es_sbert": {"migration": rollback | {"phase": "done"}}}}, {})
+    assert read_migration_state(done) == note.model_copy(update={"phase": MigrationPhase.DONE})
 
 
 def test_aliases_are_swapped_in_one_request() -> None:
