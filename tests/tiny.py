@@ -71,13 +71,6 @@ def rotate_vectors(folder: Path, axes: NDArray[np.float32]) -> None:
     _write(folder / "modules.json", [{**one, "idx": idx, "name": str(idx)} for idx, one in enumerate(modules)])
 
 
-def add_router(folder: Path, kind: str = "Router") -> None:
-    """Make a model a pair, as `es-sbert model pair` once wrote it: two networks in a Router."""
-    modules = [{"path": "", "idx": 0, "name": "0", "type": f"sentence_transformers.models.{kind}"}]
-    _write(folder / "modules.json", modules)
-    _write(folder / "es_sbert_pair.json", {"format": 1, "documents": {"name": "large"}, "queries": {"name": "fast"}})
-
-
 def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2))
 

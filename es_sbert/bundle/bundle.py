@@ -350,12 +350,6 @@ def _open_bundle(
     model = read_model(folder, manifest.name)
     actual = kind.model_validate(manifest.model_dump() | describe_model(model, kind))
     changed = [name for name in kind.model_fields if getattr(actual, name) != getattr(manifest, name)]
-    if changed == ["fingerprint"] and manifest.fingerprint == getattr(model, "earlier_fingerprint", ""):
-        raise BundleInvalid(
-            f"{folder} was exported by an earlier es-sbert, which misread this model's tokenizer or lengths: "
-            "its vectors are not the model's",
-            "Export the model again, and embed its indices again: `es-sbert index migrate INDEX --model BUNDLE`.",
-        )
     if changed:
         raise BundleInvalid(
             f"{folder} was edited after its export, or exported by an earlier es-sbert that read it differently: "

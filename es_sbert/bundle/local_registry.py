@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -48,14 +48,11 @@ class RegisteredModel:
         name: Name that users may give instead of the folder. Several models may share a name.
         fingerprint: Fingerprint of the registered model.
         folder: Absolute path of its folder.
-        query_fingerprint: Not empty if the folder is a pair of models, and `fingerprint` that of its model for
-            documents. Earlier releases made pairs. Such an entry is never opened; it explains why.
     """
 
     name: str
     fingerprint: str
     folder: Path
-    query_fingerprint: str = ""
 
     def state(self) -> FolderState:
         """Check whether the folder still holds the registered model. This hashes all weights."""
@@ -63,11 +60,6 @@ class RegisteredModel:
 
     def check(self) -> tuple[FolderState, str]:
         """Return the state as `state` does, and a clause that describes the problem; empty if there is no problem."""
-        if self.query_fingerprint:
-            return FolderState.CHANGED, (
-                f"{self.name} is a pair of two models, which es-sbert no longer opens; "
-                f"{self.folder / 'es_sbert_pair.json'} names its model for documents"
-            )
         try:
             if not self.folder.is_dir():
                 return FolderState.MISSING, f"its folder {self.folder} was moved or deleted"
@@ -145,7 +137,7 @@ def register_model(
     if name is not None:
         _check_name(name, is_taken)
     with _update_registry() as models:
-        same = [model for model in models if model.fingerprint == fingerprint and not model.query_fingerprint]
+        same = [model for model in models if model.fingerprint == fingerprint]
         replaced = [model for model in same if model.folder == folder or model.state() is not FolderState.PRESENT]
         chosen = name or (replaced[-1].name if replaced else default or folder.name.lstrip(".~-") or "model")
         if name is None:
@@ -282,7 +274,7 @@ def _update_registry() -> Iterator[list[RegisteredModel]]:
         with file_lock(path.with_name(f"{path.name}.lock"), lambda: None):
             models = _read_entries(path)
             yield models
-            entries = [_entry(model) for model in models]
+            entries = [asdict(model) | {"folder": str(model.folder)} for model in models]
             with open_output(path) as file:
                 file.write(json.dumps({"format": _REGISTRY_FORMAT, "models": entries}, indent=2).encode() + b"\n")
     except OSError as error:
@@ -290,11 +282,6 @@ def _update_registry() -> Iterator[list[RegisteredModel]]:
             f"the model registry {path} cannot be written: {error.strerror}",
             f"Free disk space, or set {REGISTRY_VARIABLE} to a file that this user may write.",
         ) from error
-
-
-def _entry(model: RegisteredModel) -> dict[str, str]:
-    entry = {"name": model.name, "fingerprint": model.fingerprint, "folder": str(model.folder)}
-    return entry | ({"query_fingerprint": model.query_fingerprint} if model.query_fingerprint else {})
 
 
 def _read_entries(path: Path) -> list[RegisteredModel]:
@@ -358,10 +345,7 @@ def _parse_entry(path: Path, entry: Any) -> RegisteredModel:
         raise _invalid_registry(path, f"an entry lacks one of {', '.join(keys)}")
     if not os.path.isabs(entry["folder"]):
         raise _invalid_registry(path, f"{entry['folder']!r} is not an absolute path")
-    queries = entry.get("query_fingerprint", "")
-    if not isinstance(queries, str):
-        raise _invalid_registry(path, "query_fingerprint is not a string")
-    return RegisteredModel(entry["name"], entry["fingerprint"], Path(entry["folder"]), queries)
+    return RegisteredModel(entry["name"], entry["fingerprint"], Path(entry["folder"]))
 
 
 def _invalid_registry(path: Path, reason: str) -> RegistryInvalid:

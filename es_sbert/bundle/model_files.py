@@ -177,11 +177,6 @@ def refuse_adapter(folder: Path, library_class: str = "SentenceTransformer") -> 
         f"PeftModel.from_pretrained(model[0].model, {str(folder)!r}, config=config).merge_and_unload(); "
         "model.save(NEW_FOLDER)."
     )
-    if library_class == "SentenceTransformer":
-        remedy += (
-            " The result is another model: for an index that an earlier version loaded with this one, register the "
-            "bundle it exported (in the cache: bundles/FINGERPRINT), `es-sbert model add BUNDLE`."
-        )
     raise UnsupportedArchitecture(f"{folder} has a LoRA adapter ({found[0]}), which es-sbert does not merge", remedy)
 
 

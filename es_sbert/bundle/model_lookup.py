@@ -232,17 +232,15 @@ def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
     )
 
 
-def find_registered_folder(name: str | None, fingerprint: str, problems: list[str]) -> Path | None:
+def find_registered_folder(fingerprint: str, problems: list[str]) -> Path | None:
     """Find and check the folder of a registered model by fingerprint; the latest registration comes first.
 
     Args:
-        name: Name of the model in the mapping. If a pair of models has it, no other model is taken: queries were
-            embedded with the other model of the pair.
         problems: A clause is added for each unusable entry with that fingerprint, and for an unreadable registry.
     """
-    same = [model for model in reversed(_read_entries_or_report(problems)) if model.fingerprint == fingerprint]
-    pairs = [model for model in same if model.query_fingerprint and name in (model.name, str(model.folder))]
-    for model in pairs or [model for model in same if not model.query_fingerprint]:
+    for model in reversed(_read_entries_or_report(problems)):
+        if model.fingerprint != fingerprint:
+            continue
         state, problem = model.check()
         if state is FolderState.PRESENT:
             return model.folder
@@ -251,7 +249,7 @@ def find_registered_folder(name: str | None, fingerprint: str, problems: list[st
 
 
 def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[str]) -> IndexModel | None:
-    registered = find_registered_folder(name, fingerprint, problems)
+    registered = find_registered_folder(fingerprint, problems)
     if registered is not None:
         return IndexModel(registered, name)
     folder = expand_home(name)

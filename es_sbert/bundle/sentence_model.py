@@ -36,14 +36,12 @@ from es_sbert.bundle.transformer_module import (
     max_input_tokens,
     read_transformer,
 )
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+from es_sbert.errors import BundleInvalid, UnsupportedSetting
 
 # es-sbert reads models as these releases do.
 _FOLLOWED_RELEASES = {"sentence_transformers": "6.2.0", "sentence-transformers": "6.2.0", "transformers": "5.23.0"}
 
 KINDS: tuple[PromptKind | None, ...] = (None, "document", "query")
-# A file of poly-encoders, which earlier releases trained; the rest of the folder is a sentence encoder.
-_POLY_ENCODER_FILE = "poly_encoder.json"
 
 # Names under which sentence-transformers looks for a prompt of each kind; the first one that exists is used.
 PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
@@ -65,7 +63,6 @@ class SentenceModel(TextModel, frozen=True):
         tokenizer_class: Tokenizer class of transformers.
         tokenizer_is_known: Whether es-sbert knows this class, so that `tokenizer_changes` is complete.
         uses_token_types: Whether the network gets a token type other than 0 for some tokens of a text.
-        earlier_fingerprint: Fingerprint in earlier releases, if they misread the model; else empty.
         ignored_settings: Unknown settings that the user accepted.
     """
 
@@ -81,7 +78,6 @@ class SentenceModel(TextModel, frozen=True):
     tokenizer_class: str = ""
     tokenizer_is_known: bool = True
     uses_token_types: bool = False
-    earlier_fingerprint: str = ""
     ignored_settings: tuple[str, ...] = ()
 
     @computed_field  # type: ignore[prop-decorator]  # mypy has no decorated properties
@@ -157,12 +153,6 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
         UnsupportedArchitecture: es-sbert does not support one of the modules.
         UnsupportedSetting: es-sbert does not support a setting that may change the vectors.
     """
-    if (folder / _POLY_ENCODER_FILE).exists():
-        raise UnsupportedArchitecture(
-            f"{name or folder} is a poly-encoder, which es-sbert no longer reads",
-            "Train a cross-encoder (model.kind in the recipe), or remove poly_encoder.json from a copy to use its "
-            "sentence encoder alone.",
-        )
     refuse_adapter(folder)
     if is_cross_encoder(folder):
         raise BundleInvalid(
@@ -218,7 +208,7 @@ def _read_model(
         )
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
-    return model.model_copy(update=_fingerprints(model, first, "".join(weights)))
+    return model.model_copy(update={"fingerprint": _fingerprint(model, first, "".join(weights))})
 
 
 def _read_settings(path: Path, ignored: Collection[str]) -> dict[str, Any]:
@@ -277,16 +267,11 @@ def _check_requirements(path: Path, requirements: Any) -> None:
             )
 
 
-def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dict[str, str]:
-    """Compute the fingerprint of a model, and its fingerprint in earlier releases if they misread it."""
+def _fingerprint(model: SentenceModel, first: InputModule, weights: str) -> str:
     common = {"pooling", "normalize", "max_tokens", "prompts", "default_prompt"}
     settings = model.model_dump(mode="json", include={*common, *first.fingerprint_fields})
     settings |= _describe_modules(model) | _fingerprint_revisions(model) | first.fingerprint_settings
-    made = {"fingerprint": compute_fingerprint(weights, first.tokenizer, settings)}
-    if settings.keys() & _MISREAD_BY_EARLIER_RELEASES:
-        earlier = {key: value for key, value in settings.items() if key not in _MISREAD_BY_EARLIER_RELEASES}
-        made["earlier_fingerprint"] = compute_fingerprint(weights, first.tokenizer, earlier)
-    return made
+    return compute_fingerprint(weights, first.tokenizer, settings)
 
 
 def _describe_modules(model: SentenceModel) -> dict[str, Any]:
@@ -304,10 +289,6 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
     if model.truncate_dim is not None:
         settings["truncate_dim"] = model.truncate_dim
     return settings
-
-
-# The settings in `_fingerprint_revisions` that earlier releases did not read.
-_MISREAD_BY_EARLIER_RELEASES = frozenset({"uses_token_types", "tokenizer_changes", "max_tokens_by_kind"})
 
 
 def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:

@@ -40,9 +40,7 @@ _MAKE_STATIC = (
 )
 _TWO_NETWORKS = (
     "embeds queries and documents with separate networks; es-sbert embeds both with one",
-    "Choose one model for both, and embed an index of this one again: `es-sbert index migrate INDEX --model MODEL`. A "
-    "folder of the former command `model pair` names its model for documents in es_sbert_pair.json; that one opens its "
-    "indices.",
+    "Choose one model for both, and embed an index of this one again: `es-sbert index migrate INDEX --model MODEL`.",
 )
 # Modules of sentence-transformers that es-sbert does not read → the reason, and what to do.
 _REFUSED_MODULES = {

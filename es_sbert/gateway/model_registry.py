@@ -73,7 +73,7 @@ class TrustedModels:
         problem = self._unusable.get((name, fingerprint), "")
         if not problem:
             problems: list[str] = []
-            if (folder := find_registered_folder(name, fingerprint, problems)) is not None:
+            if (folder := find_registered_folder(fingerprint, problems)) is not None:
                 return str(folder)
             self._unusable[name, fingerprint] = problem = "; ".join(problems)
         if name is not None and installed_model_folder(name) and self._fingerprint(name) == fingerprint:

@@ -168,7 +168,7 @@ def known_languages(name: str, fingerprint: str) -> frozenset[str]:
     hub_name = PurePath(name).name.lower()
     if "multilingual" not in hub_name and any(fnmatchcase(hub_name, pattern) for pattern in _english_models()):
         return frozenset({"en"})
-    for found in (find_registered_folder(name, fingerprint, []), installed_model_folder(name)):
+    for found in (find_registered_folder(fingerprint, []), installed_model_folder(name)):
         if found is not None and (languages := read_card_languages(found)):
             return languages
     return frozenset()

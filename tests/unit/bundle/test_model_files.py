@@ -95,7 +95,6 @@ def test_folder_with_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Pa
             read(folder)
         base = "'base'" if name == "adapter_config.json" else "'BASE_MODEL'"
         assert f"model = {library_class}({base})" in raised.value.remedy
-        assert ("`es-sbert model add BUNDLE`" in raised.value.remedy) == (library_class == "SentenceTransformer")
 
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"

@@ -14,7 +14,6 @@ from safetensors.numpy import save_file
 from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import BundleInvalid
 from tests.tiny import write_tiny_bert
 
 STORED = Path(__file__).with_name("stored")
@@ -91,15 +90,6 @@ def test_models_with_other_vectors_have_other_fingerprints(tmp_path: Path) -> No
         read_sentence_model(_write(tmp_path / name, {}, changes)).fingerprint for name, changes in MISREAD.items()
     ]
     assert len({*fingerprints, FINGERPRINTS["plain"][2]}) == len(MISREAD) + 1
-
-
-def test_bundle_of_a_misread_model_says_to_export_again(tmp_path: Path) -> None:
-    folder = shutil.copytree(STORED / "bundle", tmp_path / "bundle")
-    settings = {**json.loads((folder / "tokenizer_config.json").read_text()), **BERT_TOKENIZER, "do_lower_case": False}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(BundleInvalid) as raised:
-        Encoder(folder, device="cpu", precision="fp32")
-    assert "es-sbert index migrate" in raised.value.remedy
 
 
 def test_stored_bundle_opens_and_gives_its_vectors(tmp_path: Path) -> None:

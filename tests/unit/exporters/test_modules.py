@@ -157,3 +157,14 @@ def test_other_shapes_are_not_trained(base: Path, tmp_path: Path, shape: str) ->
     folder = save(base, tmp_path / "model", *SHAPES[shape])
     with pytest.raises(UnsupportedArchitecture):
         open_siamese_encoder(folder)
+
+
+@pytest.mark.parametrize("kind", ["Router", "Asym"])
+def test_two_networks_are_refused_with_the_way_out(base: Path, tmp_path: Path, kind: str) -> None:
+    folder = save(base, tmp_path / "model", Pooling(48))
+    modules = [{"path": "", "idx": 0, "name": "0", "type": f"sentence_transformers.models.{kind}"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UnsupportedArchitecture) as raised:
+        read_sentence_model(folder)
+    assert f"a {kind} module, which embeds queries and documents with separate networks" in raised.value.message
+    assert "es-sbert index migrate INDEX --model MODEL" in raised.value.remedy
