@@ -10,10 +10,7 @@ import cloup
 from es_sbert.cli.options import setting_option, setting_options
 from es_sbert.cli.output import print_message, require_terminal
 from es_sbert.engines.local import ENGINES, find_servers, start_engine, stop_engine
-from es_sbert.engines.local.local_engine import (
-    SERVER_NAMES,
-    unknown_engine,
-)
+from es_sbert.engines.local.local_engine import unknown_engine
 from es_sbert.errors import UsageError
 
 _BUILD_TABLE = "\n".join(
@@ -73,7 +70,7 @@ def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool
     """
     if yes and not purge:
         raise UsageError("--yes requires --purge, the only option that asks", "Leave --yes out, or add --purge.")
-    if name is not None and name not in SERVER_NAMES:
+    if name is not None and name not in ENGINES:
         raise unknown_engine(name)
     found = [each for each in find_servers() if name in (None, each.name) and port in (None, each.port)]
     selected = [each for each in found if each.running]

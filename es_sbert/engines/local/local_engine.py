@@ -36,10 +36,6 @@ _POLL_SECONDS, _REPORT_SECONDS = 0.25, 10.0
 # Seconds after which a server whose indices stay red counts as ready.
 _RED_STATUS_SECONDS = 30.0
 _LOG_LINES = 15
-# Builds that earlier versions of es-sbert could start.
-_EARLIER_NAMES = frozenset({"es8", "opensearch2"})
-# The servers whose data may exist.
-SERVER_NAMES = _EARLIER_NAMES.union(ENGINES)
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,7 @@ def find_servers() -> list[LocalServer]:
         for work in home.servers.glob("*-*"):
             name, _, port = work.name.rpartition("-")
             # Leave other folders alone, such as a user's copy of one.
-            if name in SERVER_NAMES and port.isdecimal() and int(port) <= 65535:
+            if name in ENGINES and port.isdecimal() and int(port) <= 65535:
                 found.append(LocalServer(name, int(port), home.running(name, int(port))))
     return sorted(found, key=lambda server: (server.name, server.port))
 

@@ -90,7 +90,7 @@ def test_several_servers_are_listed_instead_of_stopped(layout: EngineHome) -> No
 
 
 def test_only_folders_of_servers_are_purged(layout: EngineHome) -> None:
-    servers = ("es8-9200", "es9-9200", "es9-small-9201", "opensearch2-9202", "opensearch-ml-9203")
+    servers = ("es9-9200", "es9-small-9201", "opensearch-9202", "opensearch-ml-9203")
     copies = ("es9-9200-20261101", "es9-20261101", "notes-2026", "es9-9200-2")
     for name in (*servers, *copies):
         (layout.servers / name / "data").mkdir(parents=True)
