@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -185,12 +186,8 @@ class _LineFile:
         return self._descriptor
 
 
-# Index of the reports that an earlier version wrote of its loads, which its dashboards still read.
-_REPORT_INDEX = "es-sbert-loads"
-
-
 def is_internal_search(expression: str) -> bool:
-    """Whether a search is internal to Kibana or OpenSearch Dashboards, or reads the search log or reports of loads.
+    """Whether a search is internal to Kibana or OpenSearch Dashboards, or reads the search log.
 
     Both programs search their system indices all the time; the names of system indices begin with a dot.
 
@@ -198,7 +195,7 @@ def is_internal_search(expression: str) -> bool:
         expression: Index expression, not percent-encoded.
     """
     names = [name for name in expression.split(",") if name and not name.startswith("-")]
-    return bool(names) and all(name.startswith((".", f"{DEFAULT_SEARCH_LOG_INDEX}-", _REPORT_INDEX)) for name in names)
+    return bool(names) and all(name.startswith((".", f"{DEFAULT_SEARCH_LOG_INDEX}-")) for name in names)
 
 
 _MAX_BODY_READ = 1024 * 1024
@@ -299,22 +296,37 @@ class SearchRecorder:
     api: str
     searches: list[SearchTrace] = field(default_factory=list)
     status: int = 499
-    total_hits: TotalHitsParser | None = None
     is_logged: bool = True
     _received_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _start: float = field(default_factory=time.perf_counter)
     _sent: float | None = None
+    _beginning: bytearray = field(default_factory=bytearray)  # of the response, as the engine sent it
+    _limit: int = 0  # of the bytes that are kept
 
-    def watch(self) -> TotalHitsParser:
-        """Start the engine's time; returns the parser for its response."""
-        self._sent = time.perf_counter()
-        self.total_hits = TotalHitsParser(_PARSED_BYTES if len(self.searches) < 2 else _PARSED_BYTES_MSEARCH)
-        return self.total_hits
+    def watch(self) -> Callable[[bytes], None]:
+        """Start the engine's time; returns a function that takes the chunks of its response."""
+        self._sent, self._beginning = time.perf_counter(), bytearray()
+        self._limit = _PARSED_BYTES if len(self.searches) < 2 else _PARSED_BYTES_MSEARCH
+        return self._add_part
+
+    def _add_part(self, chunk: bytes) -> None:
+        if len(self._beginning) < self._limit:
+            self._beginning += chunk[: self._limit - len(self._beginning)]
+
+    def _totals(self) -> list[int]:
+        """The total hits of each search; fewer if the response does not contain them, or contains them too late."""
+        beginning = bytes(self._beginning)
+        if beginning.startswith(b"\x1f\x8b"):
+            try:
+                beginning = zlib.decompressobj(_GZIP).decompress(beginning, self._limit)
+            except zlib.error:
+                return []  # the client will notice that it is damaged
+        return [int(total) for total in _TOTAL_HITS.findall(beginning)]
 
     def records(self) -> list[Json]:
         """Return the records of all searches. Call it once the response has been sent."""
         searches = self.searches or [SearchTrace()]
-        totals = [] if self.total_hits is None else self.total_hits.totals()
+        totals = self._totals()
         # If some searches of an `_msearch` failed, it is unknown which search a total belongs to.
         hits: list[int | None] = list(totals) if len(totals) == len(searches) else [None] * len(searches)
         end = time.perf_counter()
@@ -341,30 +353,3 @@ class SearchRecorder:
             }
             for search, total_hits in zip(searches, hits, strict=True)
         ]
-
-
-class TotalHitsParser:
-    """Reads the numbers of hits from the beginning of a response.
-
-    Args:
-        limit: Bytes to keep.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._beginning = bytearray()
-
-    def part(self, chunk: bytes) -> None:
-        """Add a chunk of the response, as the engine sent it."""
-        if len(self._beginning) < self._limit:
-            self._beginning += chunk[: self._limit - len(self._beginning)]
-
-    def totals(self) -> list[int]:
-        """The total hits of each search; fewer if the response does not contain them, or contains them too late."""
-        beginning = bytes(self._beginning)
-        if beginning.startswith(b"\x1f\x8b"):
-            try:
-                beginning = zlib.decompressobj(_GZIP).decompress(beginning, self._limit)
-            except zlib.error:
-                return []  # the client will notice that it is damaged
-        return [int(total) for total in _TOTAL_HITS.findall(beginning)]

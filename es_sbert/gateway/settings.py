@@ -31,10 +31,6 @@ def check_index_name(name: str) -> str:
     return name
 
 
-# Ends of the names of log files. `--search-log` took the name of an index before.
-_LOG_SUFFIXES = (".json", ".jsonl", ".log", ".ndjson")
-
-
 @dataclass(frozen=True)
 class SearchLogSettings:
     """Settings of the search log.
@@ -52,15 +48,6 @@ class SearchLogSettings:
     gateway: str
     buffer: int = 10_000
     close_seconds: float = 5.0
-
-    def __post_init__(self) -> None:
-        name = str(self.path)
-        if _INDEX_NAME.fullmatch(name) and not name.endswith(_LOG_SUFFIXES):
-            raise UsageError(
-                f"the search log {name!r} is the name of an index, but the gateway writes it to a file",
-                f"Set --search-log to a file ({name}.jsonl) or to - for stdout, and ship the lines to the index: "
-                "docs/kibana.md describes how.",
-            ).about("search_log", name)
 
 
 class ModelNotServed(ModelNotFound):

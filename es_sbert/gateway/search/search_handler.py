@@ -123,7 +123,7 @@ class SearchHandler:
                     # Its error is of no interest once its result is not needed.
                     confirm_valid.add_done_callback(lambda done: done.cancelled() or done.exception())
                 is_enlarged = result is not None and result.is_changed
-                hooks = ResponseHooks(recorder.watch().part, confirm_valid=confirm_valid, enlarged=is_enlarged)
+                hooks = ResponseHooks(recorder.watch(), confirm_valid=confirm_valid, enlarged=is_enlarged)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except StaleRewriteError:  # written again, for the new indices
                 continue
@@ -237,7 +237,7 @@ class SearchHandler:
                 await incoming.cancel_on_disconnect(self._hide_in_entries(entries, context))
         if not any(entry.is_changed for entry in entries):  # the engine reports templates that it rejects
             del entries  # the lines of a large request
-            hooks = ResponseHooks(recorder.watch().part)
+            hooks = ResponseHooks(recorder.watch())
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
         path = _path(incoming, route)
         target = path + b"?" + incoming.query if incoming.query else path
@@ -245,7 +245,7 @@ class SearchHandler:
         lines = b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in sent)
         outgoing = OutgoingRequest.with_body(incoming, lines, target)
         if len(sent) == len(entries):
-            hooks = ResponseHooks(recorder.watch().part, enlarged=True)
+            hooks = ResponseHooks(recorder.watch(), enlarged=True)
             try:
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except RefusedAsTooLargeError:
