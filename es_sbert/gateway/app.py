@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
@@ -49,7 +50,7 @@ from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import requested_mode
 from es_sbert.gateway.search.search_handler import SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
-from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
+from es_sbert.gateway.search.unsupported_apis import check_unsupported
 from es_sbert.gateway.search_log import SearchLog, SearchRecorder
 from es_sbert.gateway.search_page import PageApi, ui_routes
 from es_sbert.gateway.settings import GatewaySettings
@@ -100,7 +101,7 @@ class Gateway:
         unsupported = [*BY_QUERY_APIS, *SEARCH_DIAGNOSTICS, EngineApi.LANGUAGE, EngineApi.FILTERED]
         if settings.semantic.writes:
             unsupported.append(EngineApi.BULK_STREAM)
-        self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter).outgoing)
+        self._others = dict.fromkeys(unsupported, partial(check_unsupported, rewriter))
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         page_api = PageApi(settings, self._upstream, self._indices, rewriter)
         routes = [

@@ -124,23 +124,14 @@ def unknown_text_error() -> ModelError:
     )
 
 
-def public_model_error(error: EsSbertError) -> EsSbertError:
-    """Return the caller's error, without details, for a model that cannot be used."""
-    return _without_details(error, "the model of the vector field cannot be loaded by the gateway")
-
-
-def public_mapping_error(error: EsSbertError) -> EsSbertError:
-    """Return the caller's error, without details, for a mapping that cannot be read."""
-    return _without_details(error, "the vector fields in the mapping of the index cannot be filled")
-
-
 def log_detail(error: EsSbertError) -> str:
     """An error with all details, for the log."""
     detailed = error.__cause__ if isinstance(error.__cause__, EsSbertError) else error
     return f"{detailed.message}. {detailed.remedy}"
 
 
-def _without_details(error: EsSbertError, message: str) -> EsSbertError:
+def without_details(error: EsSbertError, message: str) -> EsSbertError:
+    """Return the caller's error for a model or a mapping that cannot be used; the log has the details."""
     # Keep the status of these errors: clients retry after 429, 502 and 503, since their request was valid.
     if isinstance(error, Overloaded | EngineError):
         return error

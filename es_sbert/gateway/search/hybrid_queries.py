@@ -190,71 +190,60 @@ _BELOW = 0.999
 _Hits = list[tuple[tuple[str, str], float]]  # index and id, and score
 
 
-class HybridRanker:
-    """Ranks the hits of hybrid queries.
+async def hybrid_queries(
+    upstream: Upstream,
+    semantic_weight: float | None,
+    placeholders: Sequence[QueryPlaceholder],
+    vector: Callable[[SemanticQuery], QueryVector],
+    body: Json,
+    context: RewriteContext,
+) -> Mapping[QueryPlaceholder, Json]:
+    """Rank the hits of each query, and write the query that scores them.
 
     Args:
         upstream: The engine.
         semantic_weight: Weight of the semantic ranking against the keyword ranking; None for the default.
+        placeholders: Those with `words`.
+        vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
+        body: The search of the client.
+        context: Parameters of the search, with its `preference`, so that all searches use the same shard copies.
+
+    Raises:
+        EngineUnreachable, RequestFailed: a search failed.
     """
+    semaphore, most = asyncio.Semaphore(MAX_CONCURRENT), _MAX_DOCUMENTS // max(1, len(placeholders))
+    engine_type = upstream.engine_type_or_default
+    weights = {_SEMANTIC: semantic_weight or DEFAULT_WEIGHTS[0] / DEFAULT_WEIGHTS[1], LEXICAL: 1.0}
 
-    def __init__(self, upstream: Upstream, semantic_weight: float | None) -> None:
-        self._upstream = upstream
-        self._weights = {
-            _SEMANTIC: semantic_weight or DEFAULT_WEIGHTS[0] / DEFAULT_WEIGHTS[1],
-            LEXICAL: 1.0,
-        }
+    async def search(query: Json | None, filters: Sequence[Json], size: int) -> _Hits | None:
+        if query is None:
+            return []
+        if filters:
+            query = {"bool": {"must": [query], "filter": list(filters)}}
+        async with semaphore:
+            answer = await search_first(upstream, first_body(query, body) | {"size": size}, body, context)
+        if answer is None:
+            return None
+        with upstream.parsing("POST _search"):
+            return [((hit["_index"], hit["_id"]), float(hit["_score"])) for hit in answer["hits"]["hits"]]
 
-    async def queries(
-        self,
-        placeholders: Sequence[QueryPlaceholder],
-        vector: Callable[[SemanticQuery], QueryVector],
-        body: Json,
-        context: RewriteContext,
-    ) -> Mapping[QueryPlaceholder, Json]:
-        """Rank the hits of each query, and write the query that scores them.
+    async def rank(nearest: QueryPlaceholder) -> Json:
+        words, k, filters = nearest.words or {}, nearest.semantic.k, nearest.filters
+        depth = max(k, DEFAULT_DEPTH)
+        documents = nearest.native_query(engine_type, vector(nearest.semantic), None, CandidateCounts())
+        near, found, exact = await gather_or_cancel(
+            [search(documents, (), k), search(words, filters, depth), search(nearest.exact, filters, EXACT_HITS)]
+        )
+        if near is None or found is None:
+            return words  # the engine rejects the client's search too
+        rankings = {_SEMANTIC: [key for key, _ in near], LEXICAL: [key for key, _ in found]}
+        matches = read_exact_matches(exact or [])  # None if the engine rejects this query
+        fused = fuse_rankings(rankings, depth=depth, weights=weights, matches=matches)
+        scores = [(document.key, document.score) for document in fused[:most]]
+        return ranking_query(words, scores, max((score for _, score in found), default=1.0))
 
-        Args:
-            placeholders: Those with `words`.
-            vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
-            body: The search of the client.
-            context: Parameters of the search, with its `preference`, so that all searches use the same shard copies.
-
-        Raises:
-            EngineUnreachable, RequestFailed: a search failed.
-        """
-        semaphore, most = asyncio.Semaphore(MAX_CONCURRENT), _MAX_DOCUMENTS // max(1, len(placeholders))
-        engine_type = self._upstream.engine_type_or_default
-
-        async def search(query: Json | None, filters: Sequence[Json], size: int) -> _Hits | None:
-            if query is None:
-                return []
-            if filters:
-                query = {"bool": {"must": [query], "filter": list(filters)}}
-            async with semaphore:
-                answer = await search_first(self._upstream, first_body(query, body) | {"size": size}, body, context)
-            if answer is None:
-                return None
-            with self._upstream.parsing("POST _search"):
-                return [((hit["_index"], hit["_id"]), float(hit["_score"])) for hit in answer["hits"]["hits"]]
-
-        async def rank(nearest: QueryPlaceholder) -> Json:
-            words, k, filters = nearest.words or {}, nearest.semantic.k, nearest.filters
-            depth = max(k, DEFAULT_DEPTH)
-            documents = nearest.native_query(engine_type, vector(nearest.semantic), None, CandidateCounts())
-            near, found, exact = await gather_or_cancel(
-                [search(documents, (), k), search(words, filters, depth), search(nearest.exact, filters, EXACT_HITS)]
-            )
-            if near is None or found is None:
-                return words  # the engine rejects the client's search too
-            rankings = {_SEMANTIC: [key for key, _ in near], LEXICAL: [key for key, _ in found]}
-            matches = read_exact_matches(exact or [])  # None if the engine rejects this query
-            fused = fuse_rankings(rankings, depth=depth, weights=self._weights, matches=matches)
-            scores = [(document.key, document.score) for document in fused[:most]]
-            return ranking_query(words, scores, max((score for _, score in found), default=1.0))
-
-        ranked = await gather_or_cancel(rank(placeholder) for placeholder in placeholders)
-        return dict(zip(placeholders, ranked, strict=True))
+    ranked = await gather_or_cancel(rank(placeholder) for placeholder in placeholders)
+    return dict(zip(placeholders, ranked, strict=True))
 
 
 def ranking_query(words: Json, documents: _Hits, best_score: float) -> Json:

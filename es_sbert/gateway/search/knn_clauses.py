@@ -1,6 +1,6 @@
 """Native kNN queries for semantic queries: their placeholders, and the queries that replace them.
 
-Where a query would match more than k documents, `TopKCutoff` first asks the engine for the cosine of the k-th.
+Where a query would match more than k documents, `cutoff_cosines` first asks the engine for the cosine of the k-th.
 """
 
 from __future__ import annotations
@@ -287,86 +287,76 @@ async def search_first(upstream: Upstream, first: Json, search: Json, context: R
 _FLOAT32_TOLERANCE = 1e-6
 
 
-class TopKCutoff:
-    """Finds the cosine below which hits are not among the k nearest documents, by a search of the engine.
+def exceeding_k(upstream: Upstream, placeholders: Iterable[Placeholder]) -> list[QueryPlaceholder]:
+    """Select the queries of a search that would match more than k documents.
+
+    A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantized
+    field matches all rescored documents on OpenSearch. All others match k documents of each shard, by which native
+    queries (`knn`, `neural`) are defined; or all their candidates, see `exceeds_k_by_candidates`.
+    """
+    is_opensearch = upstream.engine_type_or_default is EngineType.OPENSEARCH
+    matches_candidates = upstream.knn_matches_candidates
+
+    def exceeds_k(semantic: SemanticQuery) -> bool:
+        target = semantic.target
+        return (
+            any(part.meta.index_type == IndexType.FLAT for part in target.groups)
+            or (is_opensearch and any(part.oversample() is not None for part in target.groups))
+            or (target.shards > 1 and semantic.syntax not in NATIVE_SYNTAXES)
+            or (matches_candidates and exceeds_k_by_candidates(semantic))
+        )
+
+    queries = (each for each in placeholders if isinstance(each, QueryPlaceholder))
+    return [each for each in queries if each.has_cutoff and exceeds_k(each.semantic)]
+
+
+async def cutoff_cosines(
+    upstream: Upstream,
+    queries: Sequence[QueryPlaceholder],
+    vector: Callable[[SemanticQuery], QueryVector],
+    body: Json,
+    context: RewriteContext,
+) -> Mapping[QueryPlaceholder, float | None]:
+    """Find the cosine of the k-th nearest document for each query; None if there are fewer than k.
+
+    Queries whose search the engine rejects are left out.
 
     Args:
         upstream: The engine.
+        queries: See `exceeding_k`.
+        vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
+        body: The search.
+        context: Parameters of the search, with its `preference`, so that both searches use the same shard copies.
+            Copies are refreshed at different times, so another copy may have other documents.
+
+    Raises:
+        BadRequest: k is larger than `index.max_result_window` of an index.
+        EngineUnreachable, RequestFailed: the search failed.
     """
+    engine_type = upstream.engine_type_or_default
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT)
+    # All that determines the k-th nearest document: the query, its field and its filters.
+    keys = {
+        query: repr((query.semantic, query.semantic.target.name, query.semantic.target.indices, list(query.filters)))
+        for query in queries
+    }
+    distinct = {key: query for query, key in keys.items()}
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
+    async def search(query: QueryPlaceholder) -> Json | None:
+        kth = kth_hit_body(engine_type, query.semantic, vector(query.semantic), query.filters, body)
+        async with semaphore:
+            return await search_first(upstream, kth, body, context)
 
-    def select(self, placeholders: Iterable[Placeholder]) -> list[QueryPlaceholder]:
-        """Select the queries of a search that would match more than k documents.
-
-        A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantized
-        field matches all rescored documents on OpenSearch. All others match k documents of each shard, by which native
-        queries (`knn`, `neural`) are defined; or all their candidates, see `exceeds_k_by_candidates`.
-        """
-        is_opensearch = self._upstream.engine_type_or_default is EngineType.OPENSEARCH
-        matches_candidates = self._upstream.knn_matches_candidates
-
-        def exceeds_k(semantic: SemanticQuery) -> bool:
-            target = semantic.target
-            return (
-                any(part.meta.index_type == IndexType.FLAT for part in target.groups)
-                or (is_opensearch and any(part.oversample() is not None for part in target.groups))
-                or (target.shards > 1 and semantic.syntax not in NATIVE_SYNTAXES)
-                or (matches_candidates and exceeds_k_by_candidates(semantic))
-            )
-
-        queries = (each for each in placeholders if isinstance(each, QueryPlaceholder))
-        return [each for each in queries if each.has_cutoff and exceeds_k(each.semantic)]
-
-    async def cosines(
-        self,
-        queries: Sequence[QueryPlaceholder],
-        vector: Callable[[SemanticQuery], QueryVector],
-        body: Json,
-        context: RewriteContext,
-    ) -> Mapping[QueryPlaceholder, float | None]:
-        """Find the cosine of the k-th nearest document for each query; None if there are fewer than k.
-
-        Queries whose search the engine rejects are left out.
-
-        Args:
-            queries: See `select`.
-            vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
-            body: The search.
-            context: Parameters of the search, with its `preference`, so that both searches use the same shard copies.
-                Copies are refreshed at different times, so another copy may have other documents.
-
-        Raises:
-            BadRequest: k is larger than `index.max_result_window` of an index.
-            EngineUnreachable, RequestFailed: the search failed.
-        """
-        engine_type = self._upstream.engine_type_or_default
-        semaphore = asyncio.Semaphore(MAX_CONCURRENT)
-        # All that determines the k-th nearest document: the query, its field and its filters.
-        keys = {
-            query: repr(
-                (query.semantic, query.semantic.target.name, query.semantic.target.indices, list(query.filters))
-            )
-            for query in queries
-        }
-        distinct = {key: query for query, key in keys.items()}
-
-        async def search(query: QueryPlaceholder) -> Json | None:
-            kth = kth_hit_body(engine_type, query.semantic, vector(query.semantic), query.filters, body)
-            async with semaphore:
-                return await search_first(self._upstream, kth, body, context)
-
-        found = dict(zip(distinct, await gather_or_cancel(map(search, distinct.values())), strict=True))
-        cosines: dict[QueryPlaceholder, float | None] = {}
-        with self._upstream.parsing("POST _search"):
-            for query, key in keys.items():
-                if (answer := found[key]) is not None:
-                    # Any method will do: scores are the same for all index types.
-                    scores = [hit["_score"] for hit in answer["hits"]["hits"]]
-                    found_cosines = [cosine_from_score(score, engine_type, SearchMethod.KNN) for score in scores]
-                    cosines[query] = max(-1.0, found_cosines[0] - _FLOAT32_TOLERANCE) if found_cosines else None
-        return cosines
+    found = dict(zip(distinct, await gather_or_cancel(map(search, distinct.values())), strict=True))
+    cosines: dict[QueryPlaceholder, float | None] = {}
+    with upstream.parsing("POST _search"):
+        for query, key in keys.items():
+            if (answer := found[key]) is not None:
+                # Any method will do: scores are the same for all index types.
+                scores = [hit["_score"] for hit in answer["hits"]["hits"]]
+                found_cosines = [cosine_from_score(score, engine_type, SearchMethod.KNN) for score in scores]
+                cosines[query] = max(-1.0, found_cosines[0] - _FLOAT32_TOLERANCE) if found_cosines else None
+    return cosines
 
 
 def kth_hit_body(

@@ -26,7 +26,7 @@ from es_sbert.gateway.incoming_request import (
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.search.compound_queries import Place
-from es_sbert.gateway.search.hybrid_queries import HybridDetector, HybridRanker, ranks_hits
+from es_sbert.gateway.search.hybrid_queries import HybridDetector, hybrid_queries, ranks_hits
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
     ReceivedRequest,
@@ -43,7 +43,8 @@ from es_sbert.gateway.search.knn_clauses import (
     Placeholder,
     QueryPlaceholder,
     SectionPlaceholder,
-    TopKCutoff,
+    cutoff_cosines,
+    exceeding_k,
 )
 from es_sbert.gateway.search.query_finder import QueryFinder, strip_extensions
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
@@ -109,8 +110,6 @@ class SearchRewriter:
         self._indices = indices
         self._models = models
         self._pits = PitResolver(upstream)
-        self._cutoff = TopKCutoff(upstream)
-        self._ranker = HybridRanker(upstream, settings.semantic.semantic_weight)
         virtual_field = settings.semantic.virtual_field
         # A name may be written with escapes, or in UTF-16 or UTF-32, which the parser refuses.
         marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u", "\0")
@@ -210,7 +209,7 @@ class SearchRewriter:
             is_current, vectors = cast(tuple[bool, dict[_VectorKey, list[float]]], both)
             if not is_current:
                 raise StaleRewriteError
-        limited, preference = self._cutoff.select(found), None
+        limited, preference = exceeding_k(self._upstream, found), None
         hybrid = [each for each in found if isinstance(each, QueryPlaceholder) and each.words is not None]
         # A search with a point in time needs no preference: it is bound to its shard copies.
         if (limited or hybrid) and "pit" not in body and "preference" not in context.options:
@@ -220,8 +219,9 @@ class SearchRewriter:
         def vector(query: SemanticQuery) -> list[float]:
             return vectors[_vector_key(query)]
 
-        cutoffs = await self._cutoff.cosines(limited, vector, body, context)
-        ranked = await self._ranker.queries(hybrid, vector, body, context)
+        cutoffs = await cutoff_cosines(self._upstream, limited, vector, body, context)
+        weight = self._settings.semantic_weight
+        ranked = await hybrid_queries(self._upstream, weight, hybrid, vector, body, context)
         await offload_if_large(context.size, self._substitute, found, vector, cutoffs, ranked)
         trace.seconds = time.perf_counter() - start
         return RewriteResult(

@@ -38,76 +38,68 @@ _REMEDIES = {
 _INDICES_UNKNOWN = frozenset({EngineApi.LANGUAGE, EngineApi.FILTERED})
 
 
-class UnsupportedApiHandler:
-    """Handles the APIs of this module, such as `_delete_by_query`, `_reindex`, `_rank_eval`, ES|QL and `_terms_enum`.
+async def check_unsupported(rewriter: SearchRewriter, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
+    """Check a request of these APIs, such as `_delete_by_query`, `_reindex` or ES|QL, and return it unchanged.
 
     Args:
         rewriter: Detects semantic queries.
+
+    Raises:
+        BadRequest: the request contains a semantic query, or the gateway cannot read it; or it is a `_bulk/stream`.
+        EsSbertError: the engine is not available.
     """
-
-    def __init__(self, rewriter: SearchRewriter) -> None:
-        self._rewriter = rewriter
-
-    async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-        """Check a request, and return it unchanged.
-
-        Raises:
-            BadRequest: the request contains a semantic query, or the gateway cannot read it; or it is a `_bulk/stream`.
-            EsSbertError: the engine is not available.
-        """
-        off = "X-Es-Sbert: off passes the request through unchanged."
-        if route.api is EngineApi.BULK_STREAM and requested_mode(incoming) is not RewriteMode.OFF:
-            raise BadRequest(  # before its body: it may never end
-                "documents that are sent to _bulk/stream would be stored without vectors", f"Send them to _bulk. {off}"
-            )
-        received = await self._rewriter.receive(incoming)
-        if received.plain is None:
-            return received.unchanged
-        # Where full-text queries select documents, they never become hybrid: more documents would match.
-        mode = received.mode if route.api is EngineApi.RANK_EVALUATION else RewriteMode.ON
-        if await self._is_semantic(received.plain, mode, incoming, route):
-            raise BadRequest(
-                f"{incoming.path.decode('ascii')} does not support semantic queries",
-                f"{_REMEDIES.get(route.api, 'Use _search for semantic search.')} {off}",
-            )
-        return received.unchanged
-
-    async def _is_semantic(
-        self, plain: bytes, mode: RewriteMode, incoming: IncomingRequest, route: EngineRoute
-    ) -> bool:
-        # A template is unknown until it is rendered.
-        has_templates = route.api is EngineApi.RANK_EVALUATION and b'"templates"' in plain
-        searched = plain + b" " + incoming.plain_query
-        if not await self._rewriter.maybe_semantic(searched, mode, template=has_templates):
-            return False
-        size, indices_unknown = len(plain), route.api in _INDICES_UNKNOWN
-        if incoming.path.endswith(b"_fleet_msearch"):  # one object on each line
-            lines = [line for line in plain.split(b"\n") if line]
-            body: Json = {"lines": await offload_if_large(size, lambda: list(map(parse_object, lines)))}
-            options: dict[str, str] = {}
-        else:
-            body, params = await offload_if_large(size, parse_search, plain, incoming)
-            options = {} if indices_unknown else dict(params)
-        expression, searches = route.index, [body]
-        if route.api is EngineApi.REINDEX:
-            searches = [source for source in clause_list(body.get("source")) if "remote" not in source]
-            expression = index_expression(searches[0].get("index")) or "" if searches else ""
-            if not expression:
-                return False
-        elif route.api is EngineApi.RANK_EVALUATION:
-            rated = clause_list(body.get("requests"))
-            searches = [search for request in rated for search in clause_list(request.get("request"))]
-            has_templates = any(request.get("template_id") is not None for request in rated)
-        elif indices_unknown:
-            # A word in the text of ES|QL or SQL is not a query, and must not cost a look-up.
-            searches = [{**body, "query": body["query"] if isinstance(body.get("query"), dict) else None}]
-            searches += embedded_queries(body)
-            if not await self._rewriter.maybe_semantic(write_object({"searches": searches}), mode):
-                return False
-        context = RewriteContext(expression, options, incoming.headers, mode, size=size)
-        return await self._rewriter.is_semantic(
-            searches, context, indices_unknown=indices_unknown, has_templates=has_templates
+    off = "X-Es-Sbert: off passes the request through unchanged."
+    if route.api is EngineApi.BULK_STREAM and requested_mode(incoming) is not RewriteMode.OFF:
+        raise BadRequest(  # before its body: it may never end
+            "documents that are sent to _bulk/stream would be stored without vectors", f"Send them to _bulk. {off}"
         )
+    received = await rewriter.receive(incoming)
+    if received.plain is None:
+        return received.unchanged
+    # Where full-text queries select documents, they never become hybrid: more documents would match.
+    mode = received.mode if route.api is EngineApi.RANK_EVALUATION else RewriteMode.ON
+    if await _is_semantic(rewriter, received.plain, mode, incoming, route):
+        raise BadRequest(
+            f"{incoming.path.decode('ascii')} does not support semantic queries",
+            f"{_REMEDIES.get(route.api, 'Use _search for semantic search.')} {off}",
+        )
+    return received.unchanged
+
+
+async def _is_semantic(
+    rewriter: SearchRewriter, plain: bytes, mode: RewriteMode, incoming: IncomingRequest, route: EngineRoute
+) -> bool:
+    # A template is unknown until it is rendered.
+    has_templates = route.api is EngineApi.RANK_EVALUATION and b'"templates"' in plain
+    searched = plain + b" " + incoming.plain_query
+    if not await rewriter.maybe_semantic(searched, mode, template=has_templates):
+        return False
+    size, indices_unknown = len(plain), route.api in _INDICES_UNKNOWN
+    if incoming.path.endswith(b"_fleet_msearch"):  # one object on each line
+        lines = [line for line in plain.split(b"\n") if line]
+        body: Json = {"lines": await offload_if_large(size, lambda: list(map(parse_object, lines)))}
+        options: dict[str, str] = {}
+    else:
+        body, params = await offload_if_large(size, parse_search, plain, incoming)
+        options = {} if indices_unknown else dict(params)
+    expression, searches = route.index, [body]
+    if route.api is EngineApi.REINDEX:
+        searches = [source for source in clause_list(body.get("source")) if "remote" not in source]
+        expression = index_expression(searches[0].get("index")) or "" if searches else ""
+        if not expression:
+            return False
+    elif route.api is EngineApi.RANK_EVALUATION:
+        rated = clause_list(body.get("requests"))
+        searches = [search for request in rated for search in clause_list(request.get("request"))]
+        has_templates = any(request.get("template_id") is not None for request in rated)
+    elif indices_unknown:
+        # A word in the text of ES|QL or SQL is not a query, and must not cost a look-up.
+        searches = [{**body, "query": body["query"] if isinstance(body.get("query"), dict) else None}]
+        searches += embedded_queries(body)
+        if not await rewriter.maybe_semantic(write_object({"searches": searches}), mode):
+            return False
+    context = RewriteContext(expression, options, incoming.headers, mode, size=size)
+    return await rewriter.is_semantic(searches, context, indices_unknown=indices_unknown, has_templates=has_templates)
 
 
 # Functions whose argument is in another query language: `KQL("…")`, `QSTR("""…""")`, `QUERY('…')`.

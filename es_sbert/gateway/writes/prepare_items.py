@@ -21,13 +21,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError, IndexMismatch
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.embedder import BatchingEmbedder
-from es_sbert.gateway.errors import (
-    ThrottledLog,
-    log_detail,
-    public_mapping_error,
-    public_model_error,
-    unknown_text_error,
-)
+from es_sbert.gateway.errors import ThrottledLog, log_detail, unknown_text_error, without_details
 from es_sbert.gateway.incoming_request import Headers, credential_headers
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
@@ -117,7 +111,7 @@ class ItemPreparer:
             return dict(zip(sorted_names, await gather_or_cancel(map(resolve_one, sorted_names)), strict=True))
         except IndexMismatch as error:
             # The documents are valid: the same request succeeds once the mapping is repaired.
-            raise public_mapping_error(error) from error
+            raise without_details(error, "the vector fields in the mapping of the index cannot be filled") from error
 
     async def prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
         """Add vectors to items; None if all are sent unchanged.
@@ -227,6 +221,7 @@ class ItemPreparer:
 
 
 _PROMPT_KIND: PromptKind = "document"
+_UNUSABLE_MODEL = "the model of the vector field cannot be loaded by the gateway"
 # Share of the queue that one request may occupy.
 _QUEUE_SHARE = 1 / 16
 # Texts that are split at once; other requests are embedded in between.
@@ -278,7 +273,7 @@ class DocumentEmbedder:
             embedder = await self._models.get(model, fingerprint)
             chunked = await self._chunk(embedder, field_texts)
         except EsSbertError as error:
-            return [public_model_error(error)] * len(field_texts)
+            return [without_details(error, _UNUSABLE_MODEL)] * len(field_texts)
         texts = [text for each in chunked for text in each.texts]
         vectors = np.empty((len(texts), embedder.info.dimensions), np.float32)  # (texts, dimensions)
         tokens = np.zeros(len(texts), np.int64)  # (texts,)
@@ -288,7 +283,7 @@ class DocumentEmbedder:
             try:
                 encoded = await embedder.embed([texts[row] for row in rows], _PROMPT_KIND)
             except EsSbertError as error:
-                problems |= dict.fromkeys(rows, public_model_error(error))
+                problems |= dict.fromkeys(rows, without_details(error, _UNUSABLE_MODEL))
                 continue
             vectors[rows], tokens[rows] = encoded.vectors, encoded.tokens
         results: list[EmbeddedText | EsSbertError] = []

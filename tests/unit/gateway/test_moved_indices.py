@@ -21,7 +21,7 @@ from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_handler import MsearchEntry, SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
-from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler, embedded_queries
+from es_sbert.gateway.search.unsupported_apis import check_unsupported, embedded_queries
 from es_sbert.gateway.search_page import PageApi
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from es_sbert.gateway.upstream import Upstream
@@ -75,7 +75,7 @@ def check(target: str, body: Json, found: ResolvedIndices | EsSbertError, mode: 
     async def scenario() -> None:
         headers = {"content-length": "1", "content-type": "application/json", "x-es-sbert": mode}
         request = incoming(target, "POST", headers, orjson.dumps(body))
-        await UnsupportedApiHandler(rewriter(found)).outgoing(request, match_route(request))
+        await check_unsupported(rewriter(found), request, match_route(request))
 
     asyncio.run(scenario())
 
@@ -138,7 +138,7 @@ def test_rated_template_is_refused_where_it_may_be_semantic(templates: Json, fou
 def test_bulk_stream_is_refused_before_its_body() -> None:
     request = incoming("/docs/_bulk/stream", "POST", {"transfer-encoding": "chunked"})
     with pytest.raises(BadRequest, match="without vectors"):
-        asyncio.run(UnsupportedApiHandler(rewriter(DOCS)).outgoing(request, match_route(request)))
+        asyncio.run(check_unsupported(rewriter(DOCS), request, match_route(request)))
 
 
 def test_stale_rewrite_is_reported() -> None:
