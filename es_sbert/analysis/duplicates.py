@@ -26,8 +26,7 @@ from es_sbert.batched import batched
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.connect import connected
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
-from es_sbert.engines.index_scan import scan_index
-from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.index_scan import multi_get, scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, retry_for
 from es_sbert.errors import OutputError, UsageError, require_extra

@@ -21,9 +21,8 @@ from es_sbert.analysis.text_collection import (
 from es_sbert.batched import batched
 from es_sbert.engines.bulk_request import BulkItemResult, BulkOutcome
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
-from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.index_scan import multi_get, scan_index
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError

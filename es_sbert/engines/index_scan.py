@@ -1,21 +1,21 @@
-"""Read an index shard by shard, in the order of the last writes.
+"""Read an index shard by shard, in the order of the last writes, or documents by id.
 
 `ShardChanges` reads what has changed. `scan_index` reads all documents that match a query, each shard from a point in
 time, which keeps documents that are written or deleted while it is read. If a node goes down, its points in time are
 lost. Another one is then opened, and reading continues after the last document: the `_seq_no` of a document is the same
 on all copies of a shard, unlike its position in the files. Documents that were written again since the first point in
-time was opened have a new `_seq_no`; they come last.
+time was opened have a new `_seq_no`; they come last. `multi_get` searches all routings, unlike `_mget`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from es_sbert.engines.engine import Engine, seq_no_range_body
+from es_sbert.engines.engine import DocumentKey, Engine, document_key, seq_no_range_body
 from es_sbert.engines.index_state import ShardState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
@@ -47,7 +47,7 @@ class ShardSnapshot(NamedTuple):
     Attributes:
         shard: Number of the shard.
         point_in_time: Id of the point in time.
-        max_seq_no: The highest sequence number of its documents; -1 for none.
+        max_seq_no: The highest sequence number up to which it contains all writes; -1 for none.
     """
 
     shard: int
@@ -344,12 +344,14 @@ class ShardChanges:
         """Search one shard and return the response."""
         return self._from_primary(lambda: self._engine.search_shard(self._index, shard, body, self._states[shard].node))
 
-    def open_point_in_time(self, shard: int) -> str:
-        """Open a point in time of one shard, and return its id. It contains every write before the last `make_visible`.
+    def open_snapshot(self, shard: int) -> ShardSnapshot:
+        """Open a point in time of one shard. It contains every write before the last `make_visible`.
 
         The request is not retried, since engines limit the number of open points in time.
         """
-        return self._engine.open_point_in_time(self._index, shard=shard, node=self._states[shard].node)
+        state = self._states[shard]
+        point_in_time = self._engine.open_point_in_time(self._index, shard=shard, node=state.node)
+        return ShardSnapshot(shard, point_in_time, state.global_checkpoint)
 
     def _from_primary(self, call: Callable[[], T]) -> T:
         """Send a request to the primary of a shard; after a failure, look the primary up again."""
@@ -367,3 +369,57 @@ class ShardChanges:
                 raise
 
         return self._retrying(attempt)
+
+
+# Documents with the same id but different routings are in different shards; an index has at most this many.
+_MAX_SHARDS = 1024
+
+
+def multi_get(
+    engine: Engine,
+    name: str,
+    ids: Iterable[str],
+    *,
+    query: Json | None = None,
+    source: Json | bool = False,
+    shards: bool = False,
+    result_window: int | None = None,
+    hit_fields: Sequence[str] = (),
+    extra: Json | None = None,
+) -> dict[DocumentKey, Json]:
+    """Read the documents with these ids as of the last refresh, by id and routing, with `_seq_no` and `_primary_term`.
+
+    Args:
+        name: Index or alias.
+        ids: Ids of the documents; if a search cannot return that many, each half is requested separately.
+        query: Return only documents that match it.
+        source: The part of `_source` to return.
+        shards: Return the `_shard` of each document.
+        result_window: The index's `index.max_result_window`; None to read it from the index.
+        hit_fields: Members of a hit to return in addition to `_id` and `_routing`; empty for all.
+        extra: Further members of the search body.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    window = engine.result_window(name) if result_window is None else result_window
+    members = ["_id", "_routing", *hit_fields] if hit_fields else []
+
+    def find(wanted: Sequence[str]) -> dict[DocumentKey, Json]:
+        body: Json = {
+            "query": {"bool": {"must": query or {"match_all": {}}, "filter": {"ids": {"values": wanted}}}},
+            "_source": source,
+            "seq_no_primary_term": True,
+            "explain": shards,  # the only way to get the shard
+            "size": min(len(wanted) + _MAX_SHARDS, window),
+            "track_total_hits": False,
+            **(extra or {}),
+        }
+        # If there are no hits, `filter_path` leaves out `hits` as well.
+        hits: list[Json] = engine.search(name, body, hit_fields=members).get("hits", {}).get("hits", [])
+        if len(hits) < body["size"] or len(wanted) == 1:
+            return {document_key(hit): hit for hit in hits}
+        half = len(wanted) // 2
+        return find(wanted[:half]) | find(wanted[half:])
+
+    return find(list(dict.fromkeys(ids)))

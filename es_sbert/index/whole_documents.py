@@ -20,8 +20,8 @@ from es_sbert.batched import batched
 from es_sbert.engines.bulk_request import BulkOutcome
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.index_scan import multi_get
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier
 from es_sbert.errors import IndexMissing, RequestFailed

@@ -18,8 +18,7 @@ from typing import Any
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey
-from es_sbert.engines.index_scan import IndexSlice, ShardChanges, scan_index
-from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.index_scan import IndexSlice, ShardChanges, multi_get, scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EngineError, IndexMismatch

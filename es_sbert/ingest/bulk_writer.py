@@ -20,8 +20,8 @@ import orjson
 from es_sbert.engines.bulk_request import BulkAttempt, BulkItemResult, BulkOutcome, send_bulk, split_in_half
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.error_mapping import block_remedy
+from es_sbert.engines.index_scan import multi_get
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Backoff
 from es_sbert.errors import (

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey
-from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.index_scan import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
     DocumentMeta,

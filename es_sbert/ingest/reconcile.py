@@ -28,11 +28,11 @@ from es_sbert.engines.index_scan import (
     ShardSnapshot,
     close_snapshots,
     latest_seq_no,
+    multi_get,
     open_snapshots,
     scan_index,
 )
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier, without_retries
 from es_sbert.errors import AccessDenied, RequestFailed

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -24,8 +23,7 @@ from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.bulk_request import BulkOutcome
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
-from es_sbert.engines.index_scan import ShardChanges, scan_index
-from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.index_scan import ShardChanges, ShardSnapshot, close_snapshots, multi_get, scan_index
 from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier, RetryPolicy, without_retries
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
@@ -239,14 +237,6 @@ class _CannotCompare(Exception):
     """Raised if a point in time has expired, or its node does not answer."""
 
 
-class _PointInTime(NamedTuple):
-    """A point in time of one shard of the old index; it contains every write up to `max_seq_no`."""
-
-    shard: int
-    id: str
-    max_seq_no: int
-
-
 def remove_deleted(context: MigrationContext) -> int:
     """Remove documents from the new index that the old one no longer has.
 
@@ -300,7 +290,7 @@ class DeletionTracker:
 
     def __init__(self, context: MigrationContext) -> None:
         self._context = context
-        self._points_in_time: list[_PointInTime] = []
+        self._points_in_time: list[ShardSnapshot] = []
         self.copied: set[DocumentKey] = set()
 
     def begin(self) -> None:
@@ -340,29 +330,27 @@ class DeletionTracker:
         """Close the points in time."""
         self._replace([])
 
-    def _replace(self, points_in_time: list[_PointInTime]) -> None:
-        for one in self._points_in_time:
-            self._context.unretried.close_point_in_time(one.id)
+    def _replace(self, points_in_time: list[ShardSnapshot]) -> None:
+        close_snapshots(self._context.unretried, self._points_in_time)
         self._points_in_time, self.copied = points_in_time, set()
 
-    def _open(self) -> list[_PointInTime]:
+    def _open(self) -> list[ShardSnapshot]:
         """Open a point in time of each shard; empty if there are too many shards or points in time."""
         changes = self._context.changes
         shards = changes.make_visible()
-        opened: list[_PointInTime] = []
+        opened: list[ShardSnapshot] = []
         if len(shards) > _MAX_SHARDS:
             return opened
         try:
-            for number, shard in shards.items():
-                opened.append(_PointInTime(number, changes.open_point_in_time(number), shard.global_checkpoint))
+            for number in shards:
+                opened.append(changes.open_snapshot(number))
         except EngineError:
             # Engines limit the number of points in time. Without them, all ids are compared.
-            for one in opened:
-                self._context.unretried.close_point_in_time(one.id)
+            close_snapshots(self._context.unretried, opened)
             return []
         return opened
 
-    def _changed_documents(self, before: _PointInTime) -> Iterator[DocumentKey]:
+    def _changed_documents(self, before: ShardSnapshot) -> Iterator[DocumentKey]:
         """Find documents of a point in time that were deleted or written again since.
 
         Raises:
@@ -386,9 +374,9 @@ class DeletionTracker:
                     break
                 body["search_after"] = hits[-1]["sort"]
 
-    def _search_point_in_time(self, point_in_time: _PointInTime, body: Json) -> Json:
+    def _search_point_in_time(self, snapshot: ShardSnapshot, body: Json) -> Json:
         try:
-            return self._context.unretried.search_point_in_time(point_in_time.id, body)
+            return self._context.unretried.search_point_in_time(snapshot.point_in_time, body)
         except EngineError as error:
             # The caller then compares all ids, which does not need the point in time.
             raise _CannotCompare from error

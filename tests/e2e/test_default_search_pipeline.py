@@ -18,8 +18,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.index_scan import scan_index
-from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.index_scan import multi_get, scan_index
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search.semantic_index import SemanticIndex

@@ -13,8 +13,7 @@ import pytest
 from es_sbert.engines.bulk_request import BulkItemResult
 from es_sbert.engines.engine import Engine, document_key
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.index_scan import IndexSlice, close_snapshots, open_snapshots, scan_index
-from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.index_scan import IndexSlice, close_snapshots, multi_get, open_snapshots, scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient, without_retries
 from es_sbert.errors import EngineError, IndexMismatch, PointInTimeLost, RequestFailed

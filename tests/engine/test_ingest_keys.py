@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.index_scan import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError, UsageError, VectorIndexError
 from es_sbert.ingest.load_documents import delete_documents
