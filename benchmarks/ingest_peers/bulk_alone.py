@@ -24,7 +24,7 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.vectors import Vectors
 
 
@@ -35,7 +35,7 @@ def load_ready_vectors(url: str, index: str, file: Path, vectors: Vectors, index
     settings = IngestSettings(index=index, files=(str(file),), id_field="id", index_type=index_type)
     with closing(connect(EngineSettings(url=url))) as engine:
         plan = plan_load(engine, settings, resolve_sources(settings))
-        return run_load(engine, encoder, plan, LoadControl(), SilentMeter(), show_summary=False)  # type: ignore[arg-type]
+        return run_load(engine, encoder, plan, LoadControl(), ProgressMeter(), show_summary=False)  # type: ignore[arg-type]
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 
 
 def load(engine: Engine, index: str, index_type: IndexType, corpus: Corpus, info: EncoderInfo) -> float:
@@ -48,7 +48,7 @@ def load(engine: Engine, index: str, index_type: IndexType, corpus: Corpus, info
             settings = IngestSettings(index=index, files=(str(file),), id_field="id")
             encoder = cast(Encoder, ReadyEncoder(corpus.texts, corpus.vectors, info))
             plan = plan_load(engine, settings, resolve_sources(settings))
-            run_load(engine, encoder, plan, LoadControl(), SilentMeter(), show_summary=False)
+            run_load(engine, encoder, plan, LoadControl(), ProgressMeter(), show_summary=False)
             force_merge(engine, index)
             engine.refresh(index)
 

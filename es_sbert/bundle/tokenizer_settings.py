@@ -190,7 +190,7 @@ class _Builder:
         self._kind = kind
         self._pairs = pairs
         self._tokenizer = tokenizer
-        self._vocabulary = _vocabulary(tokenizer["model"])
+        self.vocabulary = _vocabulary(tokenizer["model"])
         self._declared, self._specials, extra = _read_tokens(folder, tokenizer, settings)
         for key, default in kind.specials.items():
             self._specials.setdefault(key, default)
@@ -216,7 +216,7 @@ class _Builder:
     def id_of(self, key: str) -> int:
         """Id of a special token."""
         content = self.special(key)
-        return int(self._added[content]["id"]) if content in self._added else self._vocabulary[content]
+        return int(self._added[content]["id"]) if content in self._added else self.vocabulary[content]
 
     def template(self, before: str, after: str) -> Json:
         """Build a template with a special token before and after a text, given by their names."""
@@ -247,10 +247,6 @@ class _Builder:
         steps = normalizer.get("normalizers", [normalizer])
         return next((step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"), None)
 
-    def vocabulary_index(self, content: str, default: int) -> int:
-        """Id of a token in the vocabulary."""
-        return self._vocabulary.get(content, default)
-
     def _add_tokens(self) -> None:
         named = {value if isinstance(value, str) else value["content"] for value in self._specials.values()}
         tokens = [token for _, token in sorted(self._declared.items())]
@@ -274,10 +270,10 @@ class _Builder:
             return
         if content in self._added:
             number = self._added[content]["id"]
-        elif content in self._vocabulary:
-            number = self._vocabulary[content]
+        elif content in self.vocabulary:
+            number = self.vocabulary[content]
         else:
-            size = len(self._vocabulary)
+            size = len(self.vocabulary)
             last = max((each["id"] for each in self._added.values()), default=-1)
             number = last + 1 if last >= size else size
         self._added[content] = {**token, "id": number}
@@ -380,7 +376,7 @@ def _roberta_parts(build: _Builder) -> Json:
     }  # fmt: skip
 
 
-def _sentencepiece_parts(build: _Builder, unknown: int) -> Json:
+def _sentencepiece_parts(build: _Builder, unknown: int = 3) -> Json:
     charsmap = build.charsmap()
     scheme = "always" if build.settings.get("add_prefix_space", True) else "never"
     return {
@@ -397,12 +393,8 @@ def _sentencepiece_parts(build: _Builder, unknown: int) -> Json:
     }
 
 
-def _xlm_roberta_parts(build: _Builder) -> Json:
-    return _sentencepiece_parts(build, 3)
-
-
 def _camembert_parts(build: _Builder) -> Json:
-    return _sentencepiece_parts(build, build.vocabulary_index(build.special("unk_token"), 0))
+    return _sentencepiece_parts(build, build.vocabulary.get(build.special("unk_token"), 0))
 
 
 # Qwen's pattern for words, numbers, punctuation and white space.
@@ -464,7 +456,7 @@ _CLASSES = {
         spaced_mask=True,
     ),
     "RobertaTokenizer": _TokenizerClass(_roberta_parts, _ROBERTA_TOKENS, "BPE", doubles_separator=True),
-    "XLMRobertaTokenizer": _TokenizerClass(_xlm_roberta_parts, _ROBERTA_TOKENS, "Unigram", doubles_separator=True),
+    "XLMRobertaTokenizer": _TokenizerClass(_sentencepiece_parts, _ROBERTA_TOKENS, "Unigram", doubles_separator=True),
     "CamembertTokenizer": _TokenizerClass(
         _camembert_parts, _ROBERTA_TOKENS, "Unigram", doubles_separator=True, spaced_mask=True,
         extra=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
@@ -493,7 +485,8 @@ def _canonical(part: str, value: Any, tokenizer: Json, *, types: bool, pairs: bo
     if part == "post_processor":
         return _canonical_template(value, types=types, pairs=pairs)
     if part == "normalizer":
-        return _canonical_normalizer(value, splits_whitespace=_splits_whitespace(tokenizer.get("pre_tokenizer")))
+        splits = _canonical_pre_tokenizer(tokenizer.get("pre_tokenizer"))[:1] == [{"type": "WhitespaceSplit"}]
+        return _canonical_normalizer(value, splits_whitespace=splits)
     return _canonical_pre_tokenizer(value)
 
 
@@ -543,10 +536,6 @@ def _canonical_normalizer(value: Any, *, splits_whitespace: bool) -> list[Any]:
             continue
         canonical.append(step)
     return canonical
-
-
-def _splits_whitespace(pre_tokenizer: Any) -> bool:
-    return _canonical_pre_tokenizer(pre_tokenizer)[:1] == [{"type": "WhitespaceSplit"}]
 
 
 def _canonical_pre_tokenizer(value: Any) -> list[Any]:

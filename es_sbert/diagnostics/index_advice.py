@@ -338,7 +338,7 @@ def read_sample(engine: Engine, field: VectorField, documents: int, queries: Vec
     wanted = min(documents + held_out, count, engine.result_window(field.index))
     request = vector_request(engine.info, [field])
     source = request.pop("_source")
-    hits = random_hits(engine, field.index, has_vector, wanted, 0, source=source, extra=request, page=_VECTOR_PAGE)
+    hits = random_hits(engine, field.index, has_vector, wanted, source=source, extra=request, page=_VECTOR_PAGE)
     found = {hit["_id"]: hit_vectors(hit, field) for hit in hits}  # of documents with the same id, one counts
     stored = list(found.values())
     if queries is None:

@@ -496,7 +496,7 @@ class IndexCalibrator:
         most = min(chosen["sample"], self._state.result_window)
         report(f"reading {min(most, documents):,} of {pluralize(documents, 'document')}")
         source, extra = self._source(), self._doc_values
-        hits = random_hits(self._engine, self.field.index, self._has_vector, most, 0, source=source, extra=extra)
+        hits = random_hits(self._engine, self.field.index, self._has_vector, most, source=source, extra=extra)
         sampled = list(self._read(hits, left_out))
         if not sampled:
             raise IndexMismatch(

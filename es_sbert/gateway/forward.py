@@ -192,16 +192,15 @@ async def fetch_response(upstream: Upstream, outgoing: OutgoingRequest) -> Buffe
     return BufferedResponse(reply.status, end_to_end_headers(reply.raw_headers), body)
 
 
-def enlarged_error(what: str, size: int, added: str = "its vectors") -> RequestTooLarge:
+def enlarged_error(what: str, size: int) -> RequestTooLarge:
     """The error for a request that the gateway has made too large for the engine, and cannot split.
 
     Args:
         what: Name of the request, for messages.
         size: Bytes of the request as the gateway sent it.
-        added: What the gateway has added.
     """
     return RequestTooLarge(
-        f"{what} has {size:,} bytes with {added}, and the engine, or a proxy before it, refuses it as too large",
+        f"{what} has {size:,} bytes with its vectors, and the engine, or a proxy before it, refuses it as too large",
         "Raise http.max_content_length of the engine or the limit of the proxy (client_max_body_size of nginx).",
     )
 

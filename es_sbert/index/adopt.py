@@ -552,7 +552,7 @@ def _compare_sample(
     """
     state, template = adoptable.state, adoptable.template
     source = engine.info.source_with_vectors([adoptable.name, *template.fields])
-    hits = list(random_hits(engine, state.name, query, min(size, state.result_window), 0, source=source))
+    hits = list(random_hits(engine, state.name, query, min(size, state.result_window), source=source))
     documents = _with_texts(hits, template)
     if not documents:
         names = mapping_field_names(state.mappings.get("properties", {}))

@@ -105,7 +105,6 @@ def random_hits(
     index: str,
     query: Json,
     count: int,
-    seed: int,
     *,
     source: Json | bool,
     extra: Json | None = None,
@@ -113,7 +112,7 @@ def random_hits(
 ) -> Iterator[Json]:
     """Read hits of a query in random order, without duplicates.
 
-    A seed gives the same hits as long as the index does not change.
+    The hits are the same as long as the index does not change.
 
     Args:
         count: Maximum number of hits; no more than the index's `index.max_result_window`.
@@ -124,7 +123,7 @@ def random_hits(
     Raises:
         EngineError: the engine failed.
     """
-    body: Json = {"query": random_order_query(query, seed), "_source": source, **(extra or {})}
+    body: Json = {"query": random_order_query(query, seed=0), "_source": source, **(extra or {})}
     # While the index is being written to, a document may appear on two pages.
     seen: set[DocumentKey] = set()
     for begin in range(0, count, page):

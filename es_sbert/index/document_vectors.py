@@ -182,20 +182,20 @@ def _encode_base64(vector: Vectors) -> str:
     return binascii.b2a_base64(wire.data, newline=False).decode("ascii")
 
 
-def read_stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors]]:
+def read_stored_vectors(value: Any) -> list[tuple[int, int, Vectors]]:
     """Read all vectors from the value of a vector field in a document.
 
     Args:
         value: The value as read from the engine.
-        length: Length of the document's text, which is the end of a vector of the whole text.
 
     Returns:
-        For each vector: start and end of its text in characters, the end not included, and the vector itself.
+        For each vector: start and end of its text in characters, the end not included, and the vector itself. The end
+        is 0 for a vector of the whole text.
         *Shape:* ``(dimensions,)``.
     """
     chunks = _stored_chunks(value)
     if chunks is None:
-        return [(0, length, read_vector(value))]
+        return [(0, 0, read_vector(value))]
     return [(int(chunk[CHUNK_START]), int(chunk[CHUNK_END]), read_vector(chunk[CHUNK_VECTOR])) for chunk in chunks]
 
 
@@ -214,7 +214,7 @@ def read_vector(value: str | list[float]) -> Vectors:
 def same_vectors(one: Any, two: Any) -> bool:
     """Whether the values of a vector field in two documents are the same vectors; False if one is not readable."""
     try:
-        first, second = (np.stack([vector for *_, vector in read_stored_vectors(value, 0)]) for value in (one, two))
+        first, second = (np.stack([vector for *_, vector in read_stored_vectors(value)]) for value in (one, two))
         return first.shape == second.shape and np.allclose(first, second, rtol=1e-5, atol=1e-7)
     except (ValueError, TypeError, KeyError):
         return False
@@ -605,7 +605,7 @@ def stored_value(hit: Json, vector_field: str) -> Any:
 
 
 def hit_vectors(hit: Json, field: VectorField) -> list[tuple[int, int, Vectors]]:
-    """Read the vectors of a hit that has one, as `read_stored_vectors` does; `end` is 0 for a vector of a whole text.
+    """Read the vectors of a hit that has one, as `read_stored_vectors` does.
 
     Raises:
         IndexMismatch: the engine did not return the vector.
@@ -616,4 +616,4 @@ def hit_vectors(hit: Json, field: VectorField) -> list[tuple[int, int, Vectors]]
             f"{hit['_index']} has a vector in {field.name} for the document {hit['_id']!r}, but does not return it",
             f"Load the documents into an index whose `_source` keeps {field.name}.",
         )
-    return read_stored_vectors(value, 0)
+    return read_stored_vectors(value)

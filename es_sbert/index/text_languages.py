@@ -94,7 +94,7 @@ def sample_languages(engine: Engine, index: str, field: str, meta: VectorFieldMe
     query, source = has_vector_query(field, meta), {"includes": list(template.fields)}
     limit = {"terminate_after": _CHOSEN_FROM}
     try:
-        for hit in random_hits(engine, index, query, INDEX_SAMPLE, 0, source=source, extra=limit):
+        for hit in random_hits(engine, index, query, INDEX_SAMPLE, source=source, extra=limit):
             if text := template.readable_text(hit.get("_source") or {}):
                 sample.add([text])
     except EngineError:  # the estimate is not worth an error

@@ -136,19 +136,17 @@ def _pipeline_problem(state: IndexState, inexact: Mapping[str, str]) -> str | No
     )
 
 
-def write_lines(hit: Json, change: Json, whole: WholeDocument | None, *, detect_noop: bool = True) -> bytes:
+def write_lines(hit: Json, change: Json, whole: WholeDocument | None) -> bytes:
     """Build the bulk lines that change members of a document, if it is still the version that was read.
 
     Args:
         hit: The document, with `_id`, `_seq_no`, `_primary_term` and perhaps `_routing`.
         change: Members to set; objects are merged, as in a partial update.
         whole: The document if `read_inexact` has found it.
-        detect_noop: Whether an update that changes nothing may write nothing.
     """
     action = action_metadata(hit) | if_unchanged(hit)
     if whole is None:
-        body: Json = {"doc": change} if detect_noop else {"doc": change, "detect_noop": False}
-        return b"%b\n%b\n" % (json_bytes({"update": action}), json_bytes(body))
+        return b"%b\n%b\n" % (json_bytes({"update": action}), json_bytes({"doc": change}))
     kept = {name: value for name, value in whole.source.items() if name not in change}
     added = merge_partial_document({name: whole.source[name] for name in change if name in whole.source}, change)
     exact = {name: value for name, value in added.items() if isinstance(value, dict)}

@@ -330,7 +330,7 @@ class SentDocument(NamedTuple):
     def from_action(cls, action: DocumentAction, version: tuple[int, int]) -> SentDocument:
         # Copies: a vector of a window is a view that would keep the vectors of the whole window in memory.
         fields = {
-            field.field: (tuple(vector.copy() for _, _, vector in read_stored_vectors(field.value, 0)), field.meta)
+            field.field: (tuple(vector.copy() for _, _, vector in read_stored_vectors(field.value)), field.meta)
             for field in action.fields
         }
         return cls(action.document, version, fields)
@@ -514,7 +514,7 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
     if not has_vector:
         return [f"the vector in {field} is missing"]
     try:
-        stored = [vector for _, _, vector in read_stored_vectors(value, 0)]
+        stored = [vector for _, _, vector in read_stored_vectors(value)]
         if len(stored) != len(sent_value[0]):
             return [f"{field} has {pluralize(len(stored), 'passage')} and not {len(sent_value[0])}"]
         cosine = float(row_cosines(np.stack(stored), np.stack(sent_value[0])).min())

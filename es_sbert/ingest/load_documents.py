@@ -23,7 +23,7 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.ingest.reconcile import delete_hits
 from es_sbert.ingest.sources.document_source import (
     METADATA_ID,
@@ -120,7 +120,6 @@ def load_documents(
     encoder: Encoder,
     settings: IngestSettings,
     documents: Iterable[Mapping[str, Any]] | None,
-    control: LoadControl | None = None,
 ) -> LoadReport:
     """Run the ingest pipeline over documents from Python, or over the documents of the index.
 
@@ -129,7 +128,6 @@ def load_documents(
     Args:
         documents: Documents to load; None embeds documents of the index that lack a current
             embedding.
-        control: Stops the load from outside.
 
     Raises:
         UsageError: the documents are not an iterable of dicts, or options conflict.
@@ -138,7 +136,7 @@ def load_documents(
         EngineError: the engine failed before the first document was sent.
         OutputError: the dead-letter file cannot be written.
     """
-    control = control or LoadControl()
+    control = LoadControl()
     is_single = isinstance(documents, str | bytes | Mapping) or hasattr(documents, "to_dict")
     if documents is not None and (is_single or not isinstance(documents, Iterable)):
         remedy = (
@@ -155,7 +153,7 @@ def load_documents(
         settings = settings.model_copy(update=changed)
         sources = [] if documents is None else [IterableSource(documents, takes_id=settings.id_field is None)]
         plan = plan_load(engine, settings, sources)
-        report = run_load(engine, encoder, plan, control, SilentMeter())
+        report = run_load(engine, encoder, plan, control, ProgressMeter())
         if letters.exists():
             rejected = tuple(letter for _, letter in read_dead_letters(letters))
             report = report.model_copy(update={"dead_letters": None, "rejected": rejected})

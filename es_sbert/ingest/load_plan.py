@@ -49,7 +49,6 @@ from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import (
     ProgressMeter,
-    SilentMeter,
     ProgressTracker,
     fraction_processed,
 )
@@ -370,7 +369,7 @@ class LoadContext:
     throttle: Throttle
     checkpoint: LoadCheckpoint | None = None
     clock: Clock = dataclasses.field(default_factory=Clock)
-    meter: ProgressMeter = dataclasses.field(default_factory=SilentMeter)
+    meter: ProgressMeter = dataclasses.field(default_factory=ProgressMeter)
 
     @property
     def retry_policy(self) -> RetryPolicy:

@@ -120,17 +120,13 @@ def format_duration(seconds: float | None) -> str:
 
 
 class ProgressMeter:
-    """Shows snapshots, several times a second and from one thread. Subclasses implement `show`."""
+    """Gets snapshots, several times a second and from one thread. Subclasses show them."""
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         """Show the progress."""
 
     def close(self) -> None:
         """Remove the progress from the screen."""
-
-
-class SilentMeter(ProgressMeter):
-    """Shows nothing."""
 
 
 class CallbackMeter(ProgressMeter):
@@ -149,7 +145,7 @@ ProgressOutput: TypeAlias = Callable[[ProgressSnapshot], object] | ProgressMeter
 def as_meter(progress: ProgressOutput | None) -> ProgressMeter:
     """Return a meter that shows snapshots by a function; None shows nothing."""
     if progress is None:
-        return SilentMeter()
+        return ProgressMeter()
     return progress if isinstance(progress, ProgressMeter) else CallbackMeter(progress)
 
 
@@ -251,7 +247,7 @@ def choose_meter(stream: TextIO, *, quiet: bool, events: bool = False) -> Progre
         events: Whether the stream is read by machines.
     """
     if quiet:
-        return SilentMeter()
+        return ProgressMeter()
     if events:
         return LineMeter(log_progress)
     if stream.isatty():

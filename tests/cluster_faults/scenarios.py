@@ -26,7 +26,7 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from tests.cluster_faults.copies import Expected
 from tests.cluster_faults.disturbances import FREEZE
 from tests.cluster_faults.run import CountedEngine, Scenario, Stage
@@ -73,7 +73,7 @@ def ingest(stage: Stage, engine: Any, control: LoadControl | None = None, **opti
         **options,
     )
     plan = wait_for_engine(partial(plan_load, engine, settings, resolve_sources(settings)), _RETRY_SECONDS)
-    return run_load(engine, stage.encoders[0], plan, control or LoadControl(), SilentMeter())
+    return run_load(engine, stage.encoders[0], plan, control or LoadControl(), ProgressMeter())
 
 
 def _check_counts(report: LoadReport, count: int) -> None:

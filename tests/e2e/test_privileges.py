@@ -34,7 +34,7 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import Interposed, sentences, write_jsonl
 from tests.engine.secured import PASSWORD, Secured
@@ -301,7 +301,7 @@ def test_revoked_privileges_leave_documents_without_dead_letters(
                 encoder,
                 plan_load(engine, wanted, resolve_sources(wanted)),
                 LoadControl(),
-                SilentMeter(),
+                ProgressMeter(),
             )
 
     with Encoder(str(model), precision="fp32", threads=1) as encoder:

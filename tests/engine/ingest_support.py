@@ -26,7 +26,7 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import ProgressMeter, SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.ingest.reconcile import ConfirmPrune
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
@@ -169,7 +169,7 @@ def load(
             encoder,
             plan_load(engine, settings, resolve_sources(settings)),
             control or LoadControl(),
-            meter or SilentMeter(),
+            meter or ProgressMeter(),
             confirm,
         )
     skipped = summary.skipped

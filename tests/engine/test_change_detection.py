@@ -76,7 +76,9 @@ class Loaded:
             assert {name: there[name] for name in document} == document
             for field, text_field in fields.items():
                 text = document[text_field]
-                vectors = read_stored_vectors(there[field], len(text))
+                vectors = [
+                    (start, end or len(text), vector) for start, end, vector in read_stored_vectors(there[field])
+                ]
                 expected = self.loads.encoder.encode([text[start:end] for start, end, _ in vectors], "document")
                 assert all(same_vectors(one, two) for (_, _, one), two in zip(vectors, expected, strict=True))
                 # All of the text has a vector.

@@ -18,7 +18,7 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.ingest.sources.file_sources import find_sources
 from tests.engine.ingest_support import Interposed, Loads, bulk, put, sentences, update, wait_until, write_jsonl
 from tests.engine.sources import read_sources
@@ -158,7 +158,7 @@ class LosingEngine:
     def load(self, encoder: Encoder, settings: IngestSettings) -> LoadReport:
         engine: Any = self
         return run_load(
-            engine, encoder, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter()
+            engine, encoder, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), ProgressMeter()
         )
 
 

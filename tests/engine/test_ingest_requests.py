@@ -15,7 +15,7 @@ from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from tests.engine.ingest_support import sentences, write_jsonl
 
 DOCUMENTS = 1000
@@ -49,7 +49,7 @@ def test_requests_of_thousand_documents(
     def load() -> Requests:
         requests = Requests(engine, monkeypatch)
         plan = plan_load(engine, settings, resolve_sources(settings))
-        assert run_load(engine, tiny, plan, LoadControl(), SilentMeter()).exit_code == 0
+        assert run_load(engine, tiny, plan, LoadControl(), ProgressMeter()).exit_code == 0
         return requests
 
     new = load()

@@ -19,7 +19,7 @@ from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from tests.engine.migration.support import Place, expect_no_stragglers, text_of
 
 COUNT = 60
@@ -46,12 +46,12 @@ def test_passages_recall_size_and_migration_with_two_fields(
         index=index_name, vectors=("embedding={body}",), passages=8, passage_overlap=0, dead_letters=place.dead
     )
     for settings in (of_title, of_body):
-        run_load(engine, first, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter())
+        run_load(engine, first, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), ProgressMeter())
 
     field = read_vector_field(engine, index_name, "embedding")
     assert field.meta.passages is not None
     before = place.contents(index_name)
-    passages = sum(len(read_stored_vectors(source["embedding"], 0)) for source in before.values())
+    passages = sum(len(read_stored_vectors(source["embedding"])) for source in before.values())
     assert passages > COUNT
     assert count_vectors(engine, index_name, field) == passages
     queries = RecallQueries(first.encode([text_of(number) for number in range(20)], "query"), [None] * 20)
@@ -65,8 +65,8 @@ def test_passages_recall_size_and_migration_with_two_fields(
         for name, source in before.items():
             now = after[name]
             title = second.encode([source["title"]], "document")[0]
-            assert np.allclose(read_stored_vectors(now["of_title"], 0)[0][2], title, atol=1e-6)
-            old, new = (read_stored_vectors(document["embedding"], 0) for document in (source, now))
+            assert np.allclose(read_stored_vectors(now["of_title"])[0][2], title, atol=1e-6)
+            old, new = (read_stored_vectors(document["embedding"]) for document in (source, now))
             assert [(start, end) for start, end, _ in new] == [(start, end) for start, end, _ in old]
             texts = [source["body"][start:end] for start, end, _ in new]
             expected = second.encode(texts, "document")

@@ -126,7 +126,7 @@ class WriteHandler:
         raw = await incoming.body()
         plain = await read_json(incoming, raw)
         id, operation = unquote(route.id) if route.id else None, _OP_TYPES[route.api]
-        item = BulkItem.from_bytes(operation, unquote(route.index), id, _parameter(incoming, "routing"), plain)
+        item = BulkItem.from_bytes(operation, unquote(route.index), id, _routing(incoming), plain)
         prepared = await self._preparer.prepare([item], incoming.headers)
         if prepared is None:
             return OutgoingRequest.unchanged(incoming, raw), False
@@ -237,12 +237,12 @@ async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, 
             f"the bulk request has {lines:,} lines; the limit is {most:,} actions",
             "Send several requests of a few thousand actions each.",
         )
-    reading = BulkBody.read_in_steps(plain, unquote(route.index), _parameter(incoming, "routing"))
+    reading = BulkBody.read_in_steps(plain, unquote(route.index), _routing(incoming))
     return await offload_steps(len(plain), reading)
 
 
-def _parameter(incoming: IncomingRequest, name: str) -> str | None:
-    values = parse_qs(incoming.query.decode("ascii")).get(name)
+def _routing(incoming: IncomingRequest) -> str | None:
+    values = parse_qs(incoming.query.decode("ascii")).get("routing")
     return values[-1] if values else None
 
 

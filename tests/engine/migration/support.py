@@ -26,7 +26,7 @@ from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.migration.migrate import MigrationResult, migrate_index
 from es_sbert.migration.migration_state import MigrationState, read_migration_state, with_migration_state
 from tests.engine.ingest_support import same_vectors
@@ -141,7 +141,7 @@ class Place:
             encoder,
             plan_load(self.engine, settings, resolve_sources(settings)),
             LoadControl(),
-            SilentMeter(),
+            ProgressMeter(),
         )
         assert (summary.dead, summary.left, summary.stopped) == (0, 0, None)
 

@@ -49,6 +49,6 @@ def test_whole_document_is_changed_as_by_an_update() -> None:
 
 
 def test_other_documents_are_updated() -> None:
-    head, body, _ = write_lines(HIT, {"v": None}, None, detect_noop=False).split(b"\n")
+    head, body, _ = write_lines(HIT, {"v": None}, None).split(b"\n")
     assert json.loads(head) == {"update": {"_id": "1", "routing": "r", "if_seq_no": 3, "if_primary_term": 1}}
-    assert json.loads(body) == {"doc": {"v": None}, "detect_noop": False}
+    assert json.loads(body) == {"doc": {"v": None}}
