@@ -194,6 +194,7 @@ class Ledger:
         read: Number of records read from the sources.
         truncated: Number of written documents whose text was longer than the model reads.
         lost_tokens: Number of tokens that were cut off in truncated documents.
+        words, new_words: Number of words of texts, and of those that were not in the tokenizer's cache of words.
         chunks: Number of chunks that got vectors, in documents that were written.
         retries: Number of requests and documents that were sent again.
         rejected: Number of records that are not documents. Their ids are unknown, so pruning is unsafe.
@@ -209,7 +210,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.read = self.truncated = self.lost_tokens = self.chunks = self.retries = 0
+        self.read = self.truncated = self.lost_tokens = self.chunks = self.retries = self.words = self.new_words = 0
         self.rejected = self.rerouted = 0
         self.embedded = 0.0
         self.outcomes: Counter[DocumentOutcome] = Counter()

@@ -185,6 +185,7 @@ class LoadPipeline:
             parts.append(self._encoder.pipeline.tokenize(part, "document"))
         self._outcomes.ledger.add_texts(task.document.texts[number] for task in plan.embed for number in task.to_embed)
         tokenized = TokenizedTexts.joined(parts, self._encoder.pipeline.input_limit("document"))
+        self._outcomes.ledger.add(words=tokenized.words.words, new_words=tokenized.words.new)
         return _TokenizedWindow(plan, chunks, tokenized)
 
     def _embed(self, windows: Iterable[_TokenizedWindow]) -> Iterator[_EmbeddedWindow]:

@@ -98,6 +98,8 @@ class LoadReport(BaseModel, frozen=True):
             `id`, the `reason`, its number as `line`, and the `document`. Not part of `model_dump`.
         truncated: Indexed documents whose text is longer than the model reads.
         lost_tokens: Tokens cut off in truncated documents, estimated for texts of more than 100,000 characters.
+        words, new_words: Words of the texts that were embedded, and how many of these the tokenizer had to read: the
+            others came from its cache of words. 0 for models whose tokenizer does not read each word alone.
         passages: Number of passages that got a vector; 0 if texts are not split into passages.
         missing_fields: Field of a text → documents read that lack it, or have null in it.
         languages: Language (ISO 639-1), or `unknown` → texts, in a random sample of at most 1,000 texts that were
@@ -134,6 +136,8 @@ class LoadReport(BaseModel, frozen=True):
     rejected: tuple[dict[str, Any], ...] = Field(default=(), exclude=True)
     truncated: int
     lost_tokens: int
+    words: int = 0
+    new_words: int = 0
     passages: int = 0
     missing_fields: dict[str, int] = Field(default_factory=dict)
     languages: dict[str, int] = Field(default_factory=dict)
@@ -185,7 +189,7 @@ class LoadReport(BaseModel, frozen=True):
             **{name: counts[name] for name in ("indexed", "updated", "unchanged", "dead", "left")},
             skipped=SkippedCounts(**{name: counts[name] for name in SkippedCounts.model_fields}),
             dead_letters=dead_letters if counts["dead"] else None,
-            **{name: getattr(ledger, name) for name in ("truncated", "lost_tokens", "retries")},
+            **{name: getattr(ledger, name) for name in ("truncated", "lost_tokens", "words", "new_words", "retries")},
             passages=ledger.chunks,
             missing_fields=dict(sorted(ledger.missing_fields.items())),
             languages=languages,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from es_sbert.errors import BundleInvalid, UsageError
 from es_sbert.messages import setting
 from es_sbert.runtime.batching import mark_unpooled, pad
 from es_sbert.runtime.chunker import Chunker
-from es_sbert.runtime.word_cache import WordCache, reads_words_alone
+from es_sbert.runtime.word_cache import WordCache, WordCounts, reads_words_alone
 
 TokenIds = NDArray[np.int64]
 
@@ -40,11 +40,13 @@ class TokenizedTexts:
         tokens: *Shape:* ``(texts,)`` int64, tokens of each text before truncation, special tokens included; an estimate
             for a text of more than 100,000 characters, above `max_tokens` if the text was truncated.
         max_tokens: The model's maximum.
+        words: The words that were looked up in the cache of words; none for other tokenizers.
     """
 
     ids: list[NDArray[np.int64]]
     tokens: NDArray[np.int64]
     max_tokens: int
+    words: WordCounts = field(default_factory=WordCounts)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,7 +55,8 @@ class TokenizedTexts:
     def joined(cls, parts: Sequence[TokenizedTexts], max_tokens: int) -> TokenizedTexts:
         """Concatenate the texts of all parts."""
         tokens = np.concatenate([np.empty(0, dtype=np.int64), *(part.tokens for part in parts)])  # (texts,)
-        return cls([row for part in parts for row in part.ids], tokens, max_tokens)
+        words = WordCounts(sum(part.words.words for part in parts), sum(part.words.new for part in parts))
+        return cls([row for part in parts for row in part.ids], tokens, max_tokens, words)
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
@@ -210,7 +213,7 @@ class SentenceTokenizer(ModelTokenizer):
                 if (prefix := self._tokenize_prefix(text, maximum)) is not None
             }
             # encode_batch_fast does not compute character offsets, which are not needed.
-            ids = self._token_ids([text for n, text in enumerate(inputs) if n not in prefixes])  # each (tokens,)
+            ids, words = self._token_ids([text for n, text in enumerate(inputs) if n not in prefixes])  # each (tokens,)
         except (TypeError, UnicodeEncodeError) as error:
             raise invalid_unicode(texts) from error
         lengths = list(map(len, ids))
@@ -224,13 +227,13 @@ class SentenceTokenizer(ModelTokenizer):
                 self._prompt_lengths[prompt] = self._prompt_length(prompt)
             skipped = self._prompt_lengths[prompt]
             rows = [mark_unpooled(row, skipped) for row in rows]
-        return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum)
+        return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum, words)
 
-    def _token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+    def _token_ids(self, texts: Sequence[str]) -> tuple[list[NDArray[np.int64]], WordCounts]:
         if self._words is not None:
             return self._words(texts)
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=self._adds_special)
-        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings], WordCounts()
 
     def _prompt_length(self, prompt: str) -> int:
         """Count the tokens of a prompt, as sentence-transformers does to leave them out of the pooling.

@@ -9,7 +9,7 @@ import json
 import threading
 from collections import ChainMap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,18 @@ def _is_plain(token: dict[str, Any]) -> bool:
     return not (token["single_word"] or token["lstrip"] or token["rstrip"] or " " in token["content"])
 
 
+class WordCounts(NamedTuple):
+    """The words of texts that were tokenized word by word.
+
+    Attributes:
+        words: All of them.
+        new: Of these, those that the tokenizer had to read.
+    """
+
+    words: int = 0
+    new: int = 0
+
+
 class WordCache:
     """Token ids of texts, from those of their words. Thread-safe.
 
@@ -61,8 +73,11 @@ class WordCache:
         self._bytes = 0  # of the younger generation
         self._changing = threading.Lock()
 
-    def __call__(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Return the token ids of each text, as the tokenizer would: *shape* ``(tokens,)`` each.
+    def __call__(self, texts: Sequence[str]) -> tuple[list[NDArray[np.int64]], WordCounts]:
+        """Tokenize texts.
+
+        Returns:
+            The token ids of each text, as the tokenizer would return them: *shape* ``(tokens,)`` each; the words.
 
         Raises:
             TypeError, UnicodeEncodeError: a text is not valid Unicode.
@@ -85,7 +100,8 @@ class WordCache:
 
         if found:
             self._keep(known, found)
-        return [np.frombuffer(join(words), dtype=np.int64) for words in split]
+        rows = [np.frombuffer(join(words), dtype=np.int64) for words in split]
+        return rows, WordCounts(sum(map(len, split)), len(unknown))
 
     def _keep(self, known: dict[str, bytes], found: dict[str, bytes]) -> None:
         """Add words to the younger generation, unless another thread has replaced it."""

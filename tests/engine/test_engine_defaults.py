@@ -147,7 +147,6 @@ BY_HAND: list[tuple[str, Json, Json, str]] = [
     ("es9", {"index_options": {"type": "bbq_hnsw", "rescore_vector": {"oversample": 0}}}, {}, ""),
     ("es9", {"index_options": {"type": "bbq_hnsw", "on_disk_rescore": True}}, {}, ""),
     ("es9", {"index_options": {"type": "int8_hnsw", "confidence_interval": 0.9}}, {}, ""),
-    ("es9", {}, {"index.mapping.exclude_source_vectors": False}, ""),
     # Without `engine: lucene` too, the native library would crash the server of the tests.
     ("opensearch", {"mode": "on_disk"}, {}, "chosen by the engine"),
     ("opensearch", {"compression_level": "4x"}, {}, "chosen by the engine"),
@@ -157,7 +156,6 @@ BY_HAND: list[tuple[str, Json, Json, str]] = [
     ("opensearch", knn(m=4, ef_construction=8), {}, "`m` 4 instead of 16 and `ef_construction` 8 instead of 100"),
     ("opensearch", {"data_type": "byte"}, {}, "holds vectors of byte"),
     ("opensearch", {}, {"index.knn.advanced.approximate_threshold": -1}, ""),  # no graph: exact, but slow
-    ("opensearch", {}, {"index.knn.derived_source.enabled": False}, ""),
     *((engine, {}, {}, "") for engine in ("opensearch", "opensearch2")),  # as earlier versions of es-sbert made it
     ("opensearch", {"method": None, "space_type": "cosinesimil"}, {"index.knn": None}, ""),
 ]

@@ -15,7 +15,9 @@ from es_sbert.index.adopt import read_adoptable_field
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import with_meta_entry
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field
+from es_sbert.index.whole_documents import rewrites_numbers
 from tests.engine.ingest_support import load, write_jsonl
+from tests.engine.test_number_texts import raw
 from tests.engine.vectors import state_of
 
 DIMENSIONS = 16
@@ -51,6 +53,15 @@ def test_flat_field_is_refused_before_an_index_is_made(engine: Engine, index: st
     with pytest.raises(UsageError, match="does not support the index type flat"):
         ensure(engine, index, "flat")
     assert engine.get_index(index) is None
+
+
+@pytest.mark.parametrize("is_derived", [True, False])
+def test_index_that_changes_numbers_is_known(engine: Engine, index: str, is_derived: bool) -> None:
+    engine.create_index(index, {"settings": {"index.knn": True, "index.knn.derived_source.enabled": is_derived}})
+    ensure(engine, index)
+    engine.bulk(index, b'{"index":{"_id":"1"}}\n{"code":1.10,"embedding":[%b]}\n' % b",".join([b"1"] * DIMENSIONS))
+    engine.refresh(index)
+    assert (b"1.10" not in raw(engine, index, "1")) is rewrites_numbers(engine.info, state_of(engine, index))
 
 
 @pytest.mark.parametrize("from_file", [True, False])

@@ -89,38 +89,24 @@ def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **o
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("info", "property", "message"),
     [
-        ({"similarity": "l2_norm"}, "compares vectors by l2_norm"),
-        ({"index": False}, "`index: false`"),
-        ({"element_type": "bit"}, "vectors of bit"),
-        ({"element_type": "bfloat16"}, "vectors of bfloat16"),
-        ({"index_options": {"type": "bbq_disk"}}, "the index type bbq_disk"),
-    ],
-)
-def test_elasticsearch_field_with_wrong_similarity_is_rejected(change: Json, message: str) -> None:
-    refused(IndexMismatch, message, "`POST _reindex`, which copies their vectors too", ELASTICSEARCH, DENSE | change)
-
-
-@pytest.mark.parametrize(
-    ("property", "message"),
-    [
-        ({"type": "knn_vector", "dimension": 384}, "compares vectors by l2"),
-        (KNN | {"mode": "on_disk"}, "chosen by the engine"),
-        (KNN | {"method": KNN["method"] | {"engine": "faiss"}}, "the index type hnsw of faiss"),
-        (KNN | {"data_type": "binary"}, "vectors of binary"),
-        (KNN | {"space_type": "l2", "method": KNN["method"] | {"space_type": "l2"}}, "by l2"),
-        (with_encoder({"name": "pq"}), "the encoder pq"),
-        (with_encoder({"name": "sq", "parameters": {"bits": 1}}), "hnsw of lucene with the encoder sq of 1 bit,"),
-        (KNN | {"compression_level": "32x"}, "chosen by the engine"),
-        (faiss("sq", bits=16), "hnsw of faiss with the encoder sq of 16 bits,"),
-        (KNN | {"method": KNN["method"] | {"name": "ivf", "engine": "faiss"}}, "ivf of faiss,"),
+        (ELASTICSEARCH, DENSE | {"similarity": "l2_norm"}, "compares vectors by l2_norm"),
+        (ELASTICSEARCH, DENSE | {"index": False}, "`index: false`"),
+        (ELASTICSEARCH, DENSE | {"element_type": "bit"}, "vectors of bit"),
+        (OPENSEARCH, {"type": "knn_vector", "dimension": 384}, "compares vectors by l2"),
+        (OPENSEARCH, KNN | {"method": KNN["method"] | {"engine": "faiss"}}, "the index type hnsw of faiss"),
+        (OPENSEARCH, KNN | {"data_type": "binary"}, "vectors of binary"),
+        (OPENSEARCH, with_encoder({"name": "pq"}), "the encoder pq"),
+        (OPENSEARCH, KNN | {"compression_level": "32x"}, "chosen by the engine"),
+        (OPENSEARCH, faiss("sq", bits=16), "hnsw of faiss with the encoder sq of 16 bits,"),
+        (OPENSEARCH, KNN | {"method": KNN["method"] | {"name": "ivf", "engine": "faiss"}}, "ivf of faiss,"),
         # In 3.6 this compresses to one bit.
-        (KNN | {"method": KNN["method"] | {"name": "flat"}}, "flat of lucene,"),
+        (OPENSEARCH, KNN | {"method": KNN["method"] | {"name": "flat"}}, "flat of lucene,"),
     ],
 )
-def test_opensearch_field_with_wrong_space_type_is_rejected(property: Json, message: str) -> None:
-    refused(IndexMismatch, message, "`es-sbert index adopt NEW`", OPENSEARCH, property)
+def test_field_that_cannot_be_searched_is_rejected(info: EngineInfo, property: Json, message: str) -> None:
+    refused(IndexMismatch, message, "`es-sbert index adopt NEW`", info, property)
 
 
 def test_opensearch_graph_of_a_future_version_needs_a_stated_compression() -> None:

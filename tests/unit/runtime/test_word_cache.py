@@ -38,14 +38,14 @@ def test_ids_are_those_of_the_tokenizer(lowercase: bool, strip_accents: bool | N
     expected = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     cache = WordCache(tokenizer)
     for _ in range(2):  # the second time from the cache
-        assert [row.tolist() for row in cache(texts)] == expected
+        assert [row.tolist() for row in cache(texts)[0]] == expected
 
 
 @pytest.mark.parametrize(("before", "after"), [((2,), (3,)), ((), ()), ((2, 4), ())])
 def test_special_tokens_are_around_each_text(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     cache = WordCache(_tokenizer(), before, after)
     for _ in range(2):
-        rows = [row.tolist() for row in cache(["a b", "", "a"])]
+        rows = [row.tolist() for row in cache(["a b", "", "a"])[0]]
         assert rows == [[*before, 5, 6, *after], [*before, *after], [*before, 5, *after]]
 
 
@@ -55,13 +55,18 @@ def test_cache_forgets_words_that_are_not_used_again(monkeypatch: pytest.MonkeyP
     cache = WordCache(tokenizer)
     texts = ["a b", "b c d", "a e f g h", "b " + "a" * 33, *(f"a {'b' * n} {'c' * n}" for n in range(1, 40))]
     for text in texts:
-        (row,) = cache([text])
+        ((row,), _) = cache([text])
         assert row.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
         kept = cache._young | cache._old
         assert len(kept) <= 11
         assert "a" * 33 not in kept
     assert "a" in kept  # in every text
     assert "d" not in kept
+
+
+def test_words_that_the_tokenizer_reads_are_counted() -> None:
+    cache = WordCache(_tokenizer())
+    assert [cache(texts)[1] for texts in (["a b a", "b"], ["a c", ""], [])] == [(4, 2), (3, 2), (0, 0)]
 
 
 def test_threads_get_the_ids_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +77,7 @@ def test_threads_get_the_ids_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -
     expected = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     with ThreadPoolExecutor(8) as pool:
         parts = list(pool.map(lambda start: cache(texts[start : start + 5]), range(0, 400, 5)))
-    assert [row.tolist() for part in parts for row in part] == expected
+    assert [row.tolist() for rows, _ in parts for row in rows] == expected
 
 
 def test_tokenizers_that_read_across_spaces_are_recognized() -> None:
