@@ -13,7 +13,7 @@ from cloup import option_group
 
 from es_sbert.analysis.clusters import cluster_names, cluster_texts
 from es_sbert.cli import analysis
-from es_sbert.cli.options import IntegerRange, setting_option
+from es_sbert.cli.options import setting_option
 from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
@@ -26,19 +26,9 @@ if TYPE_CHECKING:
 _CENTRAL_TEXTS = 3
 
 
-class _ClusterCount(IntegerRange):
-    """A number of clusters, or `auto`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else super().convert(value, param, ctx)
-
-
 @cloup.command()
 @click.argument("files", nargs=-1)
-@option_group(
-    "Options",
-    setting_option(cluster_texts, "k -k --k NUMBER|auto", type=_ClusterCount(min=1)),
-)
+@option_group("Options", setting_option(cluster_texts, "k -k --k NUMBER|auto"))
 @analysis.write_field_option(
     "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
     "documents without a vector."

@@ -37,11 +37,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _CheckedRange:
-    """A range of numbers whose bounds are checked, and explained, as by the library."""
+    """A range of numbers whose bounds are checked, and explained, as by the library.
+
+    Attributes:
+        words: What may be given instead of a number.
+    """
 
     number: ClassVar[click.ParamType[Any]]
+    words: Container[object] = ()
 
     def convert(self: Any, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in self.words:
+            return value
         number = self.number.convert(value, param, ctx)
         if not math.isfinite(number):  # `nan` passes any limit
             self.fail(f"{value} is not a finite number.", param, ctx)
@@ -186,7 +193,10 @@ def _type_settings(field: FieldInfo) -> dict[str, Any]:
     if kind in (int, float) and bounds:
         least, most = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
         number_range = IntegerRange if kind is int else FiniteFloatRange
-        return {"type": number_range(least, most, min_open="gt" in bounds, max_open="lt" in bounds)}
+        checked = number_range(least, most, min_open="gt" in bounds, max_open="lt" in bounds)
+        literals = [each for each in get_args(field.annotation) if get_origin(each) is Literal]
+        checked.words = [word for each in literals for word in get_args(each)]
+        return {"type": checked}
     if kind is Path:
         return {"type": FILE_TYPE}
     if get_origin(kind) is Literal:
