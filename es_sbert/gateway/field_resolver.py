@@ -194,11 +194,14 @@ class FieldResolver:
             query_name: The field's name in the query.
 
         Raises:
-            IndexMismatch: the fields differ in name, model or chunking. The message names no models, because only
-                callers who may read the mapping may know them.
+            IndexMismatch: the fields differ in name, model or chunking, or one cannot be searched as it is mapped. The
+                message names no models, because only callers who may read the mapping may know them.
         """
         searched = self._searched
         fields = [VectorField(index, name, searched.fields[index][name]) for index, name in field_by_index.items()]
+        for field in fields:
+            if field.meta.problem is not None:
+                raise IndexMismatch(*field.meta.problem)
         first = fields[0]
         other = next((field for field in fields if field.name != first.name), None) or find_incompatible(fields)
         if other is not None and (other.name, other.meta.fingerprint) != (first.name, first.meta.fingerprint):

@@ -18,7 +18,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import failed_index, response_error
 from es_sbert.engines.index_state import IndexState, find_write_index, read_aliases
 from es_sbert.engines.rest import Json, is_remote_name
-from es_sbert.errors import AccessDenied
+from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.incoming_request import Headers, caller_cache_key, credential_headers
 from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream
@@ -515,10 +515,11 @@ def read_vector_fields(state: Json, index: str, engine_type: EngineType) -> dict
     """Read the vector fields from the mapping and the settings of an index or a template.
 
     Raises:
-        IndexMismatch: `_meta.es_sbert` of the mapping is invalid, or es-sbert cannot search a field as it is mapped.
+        IndexMismatch: `_meta.es_sbert` of the mapping is invalid.
     """
     mappings, settings = state.get("mappings", {}), state.get("settings", {}).get("index", {})
-    names = [name for name in vector_fields(mappings, index) if name in mappings.get("properties", {})]
+    properties = mappings.get("properties", {})
+    fields = {name: meta for name, meta in vector_fields(mappings, index).items() if name in properties}
     flat = {
         "index.mode": settings.get("mode"),
         "index.mapping.source.mode": settings.get("mapping", {}).get("source", {}).get("mode"),
@@ -527,13 +528,19 @@ def read_vector_fields(state: Json, index: str, engine_type: EngineType) -> dict
     }
     # The lookup does not read the types, which would be those of all fields.
     typed = {
-        name: {"type": "nested" if "properties" in field else VECTOR_TYPES[engine_type]} | field
-        for name, field in mappings.get("properties", {}).items()
-        if name in names
+        name: {"type": "nested" if "properties" in properties[name] else VECTOR_TYPES[engine_type]} | properties[name]
+        for name in fields
     }
     found = IndexState(index, mappings | {"properties": typed}, flat)
-    form = {"name_form": name_form(found)}
-    return {name: mapped_field_meta(engine_type, found, name).model_copy(update=form) for name in names}
+    form = name_form(found)
+    for name, meta in fields.items():
+        try:
+            fields[name] = mapped_field_meta(engine_type, found, name).model_copy(update={"name_form": form})
+        except IndexMismatch as error:
+            # Only semantic queries on the field are refused: documents are written, and found by other queries.
+            problem = error.message, error.remedy
+            fields[name] = meta.model_copy(update={"name_form": form, "problem": problem})
+    return fields
 
 
 def resolve_mappings(answer: Json, virtual_field: str, engine_type: EngineType) -> ResolvedIndices:

@@ -96,6 +96,8 @@ class VectorFieldMeta(BaseModel):
             mapping, not part of the entry.
         name_form: The form of names in `_source` of the index, which a partial update must use too. Known only to the
             gateway's writes, not part of the entry.
+        problem: Why the field cannot be searched as it is mapped, and the remedy; None if it can. Known only to the
+            gateway, not part of the entry.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -110,6 +112,7 @@ class VectorFieldMeta(BaseModel):
     min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
     in_source: bool = Field(default=True, exclude=True)
     name_form: NameForm = Field(default=NameForm.AS_SENT, exclude=True)
+    problem: tuple[str, str] | None = Field(default=None, exclude=True)
 
     def changed(self, **changes: Any) -> VectorFieldMeta:
         """Copy this entry with other values; the minimum cosine is dropped if the model or the text changes."""

@@ -332,6 +332,9 @@ def test_a_field_is_searched_as_it_is_mapped_not_as_meta_says(
     vector = body["mappings"]["properties"]["embedding"]
     vector |= {"method": vector["method"] | {"space_type": "l2"}} if bed.is_opensearch else {"similarity": "l2_norm"}
     bed.engine.put(f"/{euclidean}", json=body).raise_for_status()
+    bed.gateway.put(f"/{euclidean}/_doc/1?refresh=true", json={"text": QUERY}).raise_for_status()
+    for query in ({"match": {"text": QUERY}}, {"exists": {"field": "embedding"}}):
+        assert ids(bed.search({"query": query}, index=euclidean)) == ["1"], "it is written, and found by other queries"
     refused = bed.post({"query": MATCH}, index=euclidean)
     assert (refused.status_code, "compares vectors by l2" in refused.json()["error"]["reason"]) == (400, True)
 
