@@ -287,10 +287,6 @@ class _GraphWriter:
     force: bool
     cuda_attention: str | None = None
 
-    def write(self, bundle: Path, variants: Sequence[Variant]) -> dict[str, Any]:
-        """Write the graphs of variants and return the manifest's entry for each."""
-        return {variant.value: self.write_variant(bundle, variant, variants) for variant in variants}
-
     def write_variant(self, bundle: Path, variant: Variant, exported: Sequence[Variant]) -> dict[str, Any]:
         """Write a variant's graph, unless another variant wrote it already, and return its entry in the manifest."""
         attention = "traced" if self.cuda_attention is None else "plain"
@@ -403,7 +399,7 @@ class _Export(Generic[ManifestT]):
         variants = list(dict.fromkeys(map(Variant, variants)))
         with staged_folder(self.output) as folder:
             copy_model(self.model, folder)
-            entries = self.writer.write(folder, variants)
+            entries = {name.value: self.writer.write_variant(folder, name, variants) for name in variants}
             # Carried over last: another export may have written variants here in the meantime.
             previous = _previous_manifest(self.model, self.output)
             if previous is not None:

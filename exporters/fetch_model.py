@@ -79,7 +79,8 @@ def copy_with_prompts(
     def write(folder: Path) -> None:
         report(f"Copying {source}")
         copy_model(read_sentence_model(source), folder)
-        _add_prompts(folder, prompts)
+        settings = read_optional_json(folder / _SETTINGS)
+        write_json(folder / _SETTINGS, {**settings, "prompts": {**stated_prompts(folder), **prompts}})
 
     return _write_and_register(name, output, write, report)
 
@@ -231,8 +232,3 @@ def stated_prompts(folder: Path) -> dict[str, str]:
     """The prompts that a model folder states; empty if it states none."""
     stated = read_optional_json(folder / _SETTINGS).get("prompts")
     return stated if isinstance(stated, dict) else {}
-
-
-def _add_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
-    settings = read_optional_json(folder / _SETTINGS)
-    write_json(folder / _SETTINGS, {**settings, "prompts": {**stated_prompts(folder), **prompts}})

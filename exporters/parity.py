@@ -314,18 +314,11 @@ class ParityCheck:
         is_ours = transformer is not None and model.tokenizer_is_known
         self._kind: ReferenceKind = reference if is_ours else "sentence-transformers"
         self._tokenizer = SentenceTokenizer(model)
-        self._texts: list[tuple[PromptKind | None, list[str]]] = []
-        # All sentences are texts of the first kind; some of them are also texts of the other kinds.
-        for number, kind in enumerate(KINDS):
-            sentences = self._sentences()
-            self._texts.append((kind, sentences[:_SENTENCES_OF_A_KIND] if number else sentences))
-
-    def _sentences(self) -> list[str]:
-        """Return the parity sentences in which the tokenizer finds tokens."""
-        tokenizer = self._tokenizer
-        sentences = tokenizer.readable(parity_sentences(min(self._model.longest_input, _LONGEST_TEXT)))
+        readable = self._tokenizer.readable(parity_sentences(min(model.longest_input, _LONGEST_TEXT)))
         # Drop texts without tokens: in sentence-transformers, their vectors depend on the batch.
-        return [text for text, row in zip(sentences, tokenizer(sentences).ids, strict=True) if len(row)]
+        sentences = [text for text, row in zip(readable, self._tokenizer(readable).ids, strict=True) if len(row)]
+        # All sentences are texts without a kind; some of them are also queries and documents.
+        self._texts = [(kind, sentences[:_SENTENCES_OF_A_KIND] if kind else sentences) for kind in KINDS]
 
     @cached_property
     def _reference(self) -> tuple[Reference, Floats]:

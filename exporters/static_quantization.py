@@ -91,8 +91,9 @@ def quantize_statically(model: onnx.ModelProto, batches: Iterable[ModelInputs]) 
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     found: dict[str, _Activations] = {}
     for node in model.graph.node:
-        if node.op_type == "MatMul" and _is_weight(constants.get(node.input[1])):
-            none_yet = np.zeros(constants[node.input[1]].dims[0], dtype=np.float32)
+        weight = constants.get(node.input[1]) if node.op_type == "MatMul" else None
+        if weight is not None and weight.data_type == onnx.TensorProto.FLOAT and len(weight.dims) == 2:
+            none_yet = np.zeros(weight.dims[0], dtype=np.float32)
             known = found.setdefault(node.input[0], _Activations(node.input[0], [], none_yet, none_yet))
             known.products.append(node)
     if found:
@@ -104,10 +105,6 @@ def quantize_statically(model: onnx.ModelProto, batches: Iterable[ModelInputs]) 
             f"Export another variant: {setting('variants', ['openvino-fp32'])}.",
         )
     return _rewrite(model, constants, quantized)
-
-
-def _is_weight(tensor: onnx.TensorProto | None) -> bool:
-    return tensor is not None and tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2
 
 
 def _calibrate(model: onnx.ModelProto, activations: Sequence[_Activations], batches: Iterable[ModelInputs]) -> None:
@@ -246,4 +243,4 @@ def equal_length_batches(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int6
     for length in np.unique(lengths):
         texts = np.flatnonzero(lengths == length)
         size = max(1, _BATCH_TOKENS // max(1, int(length)))
-        yield from (texts[start : start + size] for start in range(0, len(texts), size))
+        yield from np.array_split(texts, range(size, len(texts), size))

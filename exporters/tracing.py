@@ -68,7 +68,13 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
     """
     axes = {0: "batch", 1: "tokens"}
     module.eval()
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings(), _traceable_network():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        torch.no_grad(),
+        warnings.catch_warnings(),
+        _traceable_masks(),
+        _traceable_repeats(),
+    ):
         for message, category in _EXPECTED_WARNINGS:
             warnings.filterwarnings("ignore", message=message, category=category)
         path = Path(folder) / "traced.onnx"
@@ -85,13 +91,6 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
         graph = onnx.load(str(path))  # with the weights that torch writes next to graphs of more than 2 GB
     graph.graph.name = name
     return graph
-
-
-@contextmanager
-def _traceable_network() -> Iterator[None]:
-    """Let networks use only operators that torch exports correctly."""
-    with _traceable_masks(), _traceable_repeats():
-        yield
 
 
 @contextmanager

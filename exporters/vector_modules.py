@@ -64,15 +64,12 @@ def add_modules(graph: GraphBuilder, vector: str, model: SentenceModel, modules:
                 names = [graph.constant(f"{module.folder}.{key}", getattr(weights, key)) for key in ("weight", "bias")]
                 vector = graph.add("LayerNormalization", vector, *names, axis=-1, epsilon=weights.epsilon)
             case Normalize():
-                vector = _add_normalize(graph, vector)
+                # ReduceL2 would need cuDNN in onnxruntime's CUDA provider.
+                squares = graph.add("Mul", vector, vector)
+                total = graph.add("ReduceSum", squares, graph.integers(-1), keepdims=1)  # (…, 1)
+                length = graph.add("Max", graph.add("Sqrt", total), graph.scalar(_MIN_NORM))
+                vector = graph.add("Div", vector, length)
     return vector
-
-
-def _add_normalize(graph: GraphBuilder, vector: str) -> str:
-    # ReduceL2 would need cuDNN in onnxruntime's CUDA provider.
-    squares = graph.add("ReduceSum", graph.add("Mul", vector, vector), graph.integers(-1), keepdims=1)  # (…, 1)
-    length = graph.add("Max", graph.add("Sqrt", squares), graph.scalar(_MIN_NORM))
-    return graph.add("Div", vector, length)
 
 
 def _add_dense(graph: GraphBuilder, vector: str, layer: Dense, weights: DenseWeights) -> str:

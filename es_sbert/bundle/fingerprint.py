@@ -100,8 +100,3 @@ def compute_fingerprint(weights: str, tokenizer: dict[str, Any], settings: dict[
     stable = {key: value for key, value in tokenizer.items() if key not in _TOKENIZER_RUN_SETTINGS}
     parts = json.dumps([weights, stable, settings], sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
-
-
-def is_fingerprint(text: str) -> bool:
-    """Whether a string is 32 hex digits."""
-    return re.fullmatch("[0-9a-f]{32}", text) is not None

@@ -201,7 +201,11 @@ def read_sentence_vector(
                 # Dropout has no effect outside training, but reads the vector.
                 _take(folder, kind, features, SENTENCE_EMBEDDING)
             case "Normalize":
-                source, target = _read_normalize(folder, place, ignored)
+                # Releases before 5.5 write no settings, and often no folder.
+                path = folder / place / "config.json"
+                config = read_optional_json(path) if place else {}
+                check_settings(path, config, kind, ignored)
+                source, target = _names(path, config)
                 # Normalize has no effect if the vector does not exist.
                 if source in features:
                     features[target] = features[source].apply(Normalize(), features[source].width)
@@ -234,15 +238,6 @@ def _take(folder: Path, kind: str, features: dict[str, Feature], name: str) -> F
             "Save the model with its modules in an order that works in sentence-transformers.",
         )
     return found
-
-
-def _read_normalize(folder: Path, place: str, ignored: Collection[str]) -> tuple[str, str]:
-    """Read the names of the values that a Normalize module reads and writes."""
-    # Releases before 5.5 write no settings, and often no folder.
-    path = folder / place / "config.json"
-    config = read_optional_json(path) if place else {}
-    check_settings(path, config, "Normalize", ignored)
-    return _names(path, config)
 
 
 def _names(path: Path, config: dict[str, Any]) -> tuple[str, str]:

@@ -39,7 +39,8 @@ def read_static_embedding(folder: Path, place: str) -> InputModule:
     return InputModule(
         settings={
             "architecture": "static",
-            "transformer_config": {"vocab_size": _static_rows(shapes, table)},
+            # model2vec may map several tokens to one row.
+            "transformer_config": {"vocab_size": shapes.get("mapping", table)[0]},
             # The library truncates only by the tokenizer's own setting.
             "max_tokens": int((tokenizer.get("truncation") or {}).get("max_length") or NO_LIMIT_OF_TOKENS),
             "adds_special_tokens": False,
@@ -49,11 +50,6 @@ def read_static_embedding(folder: Path, place: str) -> InputModule:
         weights_hash=hash_tensors(files),
         fingerprint_fields=("architecture", "adds_special_tokens"),
     )
-
-
-def _static_rows(shapes: dict[str, list[int]], table: list[int]) -> int:
-    """Number of tokens that have a vector: model2vec may map several tokens to one row."""
-    return shapes["mapping"][0] if "mapping" in shapes else table[0]
 
 
 def write_static_embedding(place: Path, table: NDArray[np.floating[Any]], tokenizer: str) -> None:

@@ -152,7 +152,7 @@ class Gateway:
                 failure = error.with_traceback(None)
             except Exception as error:
                 outcome.status = 500
-                self._upstream.log.bug("the gateway failed to handle a request", error)
+                self._upstream.log.bug(error)
                 failure = EsSbertError(
                     f"internal gateway error ({type(error).__name__})",
                     "The gateway's log has details; please report it. X-Es-Sbert: off forwards the request unchanged.",

@@ -20,8 +20,8 @@ _MAX_PAUSE_SECONDS = 1.0
 class _HalfBusyThread:
     """A thread that sleeps after each call for as long as the call took, so it is busy at most half of the time."""
 
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="large-requests")
         self._next_start = time.monotonic()  # when the next call may begin
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
@@ -40,7 +40,7 @@ class _HalfBusyThread:
 # One thread each, since every running thread competes with the event loop for the interpreter lock. Very large requests
 # have a separate thread, so that other requests do not queue behind them.
 _medium = ThreadPoolExecutor(1, thread_name_prefix="medium-requests")
-_large = _HalfBusyThread("large-requests")
+_large = _HalfBusyThread()
 
 
 async def offload_if_large(size: int, function: Callable[..., T], *args: Any) -> T:

@@ -176,11 +176,12 @@ class ThrottledLog:
         """
         self._log(logging.WARNING, kind or shorten(message % args), message, args, error)
 
-    def bug(self, message: str, error: Exception) -> None:
+    def bug(self, error: Exception) -> None:
         """Log a bug with its traceback, unless the same one was logged within the interval."""
         position = "".join(
             f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-1:]
         )
+        message = "the gateway failed to handle a request"
         self._log(logging.ERROR, f"{type(error).__name__} at {position}", message, (), error)
 
     def _log(self, level: int, kind: str, message: str, args: tuple[str, ...], error: BaseException | None) -> None:

@@ -47,7 +47,7 @@ class SearchableIndices:
     """
 
     indices: frozenset[str]
-    known: frozenset[str] | None = field(default=None)
+    known: frozenset[str] | None = None
 
 
 _FIELD_CAPS = "GET /_field_caps"
@@ -90,11 +90,13 @@ class CallerPermissions:
         for part in parts:
             target = f"/{part}/_field_caps?{query}"
             reply = await self._upstream.request("GET", target, credential_headers(headers))
-            if reply.status == 403 and await self._may_search(part, options, headers):
-                raise AccessDenied(
-                    "the caller may not list the indices of this search",
-                    "Grant the caller the index privilege read, which allows searching and listing.",
-                )
+            if reply.status == 403:
+                target = f"/{part}/_search?{urlencode(options)}"
+                if (await self._upstream.search(target, credential_headers(headers), _MATCH_NONE)).status == 200:
+                    raise AccessDenied(
+                        "the caller may not list the indices of this search",
+                        "Grant the caller the index privilege read, which allows searching and listing.",
+                    )
             if reply.status in CLIENT_ERROR_STATUSES:
                 return None
             answer = self._upstream.require_answer(reply, _FIELD_CAPS)
@@ -141,10 +143,6 @@ class CallerPermissions:
         """Drop cached results, because indices are about to change."""
         self._searchable.clear()
         self._writable.clear()
-
-    async def _may_search(self, part: str, options: Mapping[str, str], headers: Headers) -> bool:
-        target = f"/{part}/_search?{urlencode(options)}"
-        return (await self._upstream.search(target, credential_headers(headers), _MATCH_NONE)).status == 200
 
 
 # Request parameters that change how the engine resolves an index expression; lookups use the request's values.

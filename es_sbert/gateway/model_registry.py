@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 from cachetools import LRUCache, TTLCache
 
-from es_sbert.bundle.fingerprint import is_fingerprint
 from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.shortened_model import split_shortened_name
@@ -61,7 +61,7 @@ class TrustedModels:
             IndexMismatch: the model of that name has a different fingerprint, or the fingerprint is malformed.
             ModelNotFound: no model has that fingerprint.
         """
-        if not is_fingerprint(fingerprint):
+        if not re.fullmatch("[0-9a-f]{32}", fingerprint):
             raise IndexMismatch(
                 f"{fingerprint!r} is not a model fingerprint: the index's _meta was edited by hand",
                 "Load the documents into a new index.",

@@ -136,11 +136,16 @@ class PageApi:
         with self._upstream.parsing("GET _mapping"):
             virtual, engine_type = self._settings.semantic.virtual_field, self._upstream.engine_type_or_default
             resolved = resolve_mappings(answer, virtual, engine_type)
-            hidden = {name for fields in resolved.fields.values() for name in hidden_fields(fields)}
+            hidden: set[str] = set()  # fields that cannot be facets: vectors, their metadata, and embedded texts
+            for by_name in resolved.fields.values():
+                for name, meta in by_name.items():
+                    hidden |= {name, document_meta_field(name), *_template(meta).fields}
             fields = facet_fields((state["mappings"].get("properties", {}) for state in answer.values()), hidden)
         if not fields:
             return {"facets": []}
-        survey = await self._search(headers, index, survey_body(fields))
+        # Names of aggregations allow fewer characters than those of fields.
+        distinct = {str(number): {"cardinality": {"field": facet["field"]}} for number, facet in enumerate(fields)}
+        survey = await self._search(headers, index, {"size": 0, "track_total_hits": True, "aggs": distinct})
         with self._upstream.parsing("a survey of fields"):
             return {"facets": choose_facets(fields, survey)}
 
@@ -223,12 +228,6 @@ def list_searchable_indices(
     return [{"name": name, "fields": fields} for name, fields in listed], problems
 
 
-def hidden_fields(fields: dict[str, VectorFieldMeta]) -> set[str]:
-    """Fields that cannot be facets: vectors, their metadata, and embedded texts."""
-    texts = {text for meta in fields.values() for text in _template(meta).fields}
-    return {*fields, *(document_meta_field(name) for name in fields), *texts}
-
-
 def _field_entry(name: str, meta: VectorFieldMeta, virtual_field: str, min_cosine: float | None) -> Json:
     template = _template(meta)
     return {
@@ -292,18 +291,11 @@ def _walk_fields(properties: Json, prefix: str) -> Iterator[tuple[str, str, Json
             yield f"{path}.{keywords[0]}", path, mapping["fields"][keywords[0]]
 
 
-def survey_body(fields: Sequence[Json]) -> Json:
-    """Create the body of a search whose response `choose_facets` reads."""
-    # Names of aggregations allow fewer characters than those of fields.
-    distinct = {str(number): {"cardinality": {"field": facet["field"]}} for number, facet in enumerate(fields)}
-    return {"size": 0, "track_total_hits": True, "aggs": distinct}
-
-
 def choose_facets(fields: Sequence[Json], answer: Json) -> list[Json]:
     """Choose useful facets: fields with several values, but far fewer values than documents. The fewest come first.
 
     Args:
-        answer: The response to `survey_body(fields)`.
+        answer: The response to a search that counts the values of each field, see `PageApi.facets`.
 
     Returns:
         The fields, each with the `aggregation` that counts its most frequent values.

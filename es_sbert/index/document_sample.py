@@ -80,10 +80,12 @@ def read_documents(
     state = retrying(lambda: require_index(engine, selection.index))
     total = retrying(lambda: engine.count(selection.index, selection.filter))
     query = selection.filter or {"match_all": {}}
-    if selection.sample is not None and (share := _engine_share(selection.sample, total)) < 1:
-        query = random_order_query(query, selection.seed)
-        query["function_score"]["min_score"] = 1 - share
-        total = math.ceil(total * share)
+    if selection.sample is not None:
+        wanted = selection.sample * _SURPLUS + _DEVIATIONS * math.sqrt(selection.sample)
+        if wanted < total:
+            query = random_order_query(query, selection.seed)
+            query["function_score"]["min_score"] = 1 - wanted / total
+            total = math.ceil(wanted)
     found: dict[DocumentKey, Json] = {}
     for page in scan_index(
         engine,
@@ -135,12 +137,6 @@ def random_hits(
                 yield hit
         if len(hits) < size:
             return
-
-
-def _engine_share(sample: int, total: int) -> float:
-    """The share of the documents to request from the engine for a sample; 1 or more for all."""
-    wanted = sample * _SURPLUS + _DEVIATIONS * math.sqrt(sample)
-    return wanted / total if total else 1.0
 
 
 def draw_order(key: DocumentKey, seed: int) -> bytes:

@@ -129,7 +129,10 @@ def bulk_vector_value(info: EngineInfo, vector: Vectors) -> str | Vectors:
     Returns:
         Base64 if the engine accepts it, which saves it from parsing numbers; otherwise the array.
     """
-    return _encode_base64(vector) if info.supports_base64_vectors else vector
+    if not info.supports_base64_vectors:
+        return vector
+    wire = np.ascontiguousarray(vector, dtype=_BIG_ENDIAN_FLOAT32)
+    return binascii.b2a_base64(wire.data, newline=False).decode("ascii")
 
 
 def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Vectors) -> list[dict[str, Any]]:
@@ -175,11 +178,6 @@ def to_float_list(vector: QueryVector) -> list[float]:
     encoded = orjson.dumps(np.ascontiguousarray(vector, dtype=np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
     numbers: list[float] = orjson.loads(encoded)
     return numbers
-
-
-def _encode_base64(vector: Vectors) -> str:
-    wire = np.ascontiguousarray(vector, dtype=_BIG_ENDIAN_FLOAT32)
-    return binascii.b2a_base64(wire.data, newline=False).decode("ascii")
 
 
 def read_stored_vectors(value: Any) -> list[tuple[int, int, Vectors]]:

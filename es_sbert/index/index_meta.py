@@ -76,7 +76,9 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
             engine.put_mapping(index.name, body)
             seconds = time.monotonic() - began
         if recheck or writes:
-            time.sleep(_pause(seconds, writes))
+            # A change that was erased is read back later, at random, so that writers do not stay in step.
+            longest = max(_MIN_PAUSE_SECONDS, 2 * seconds) * 2.0**writes
+            time.sleep(min(_MAX_PAUSE_SECONDS, longest) * random.uniform(1, 2))
     raise IndexMismatch(
         f"the mapping of {index.name} has lost a change {_MAX_WRITES} times: another program replaces `_meta`, or the "
         "same command runs elsewhere with other options",
@@ -103,18 +105,6 @@ def require_index_knn(info: EngineInfo, state: IndexState, remedy: str | None = 
         f"FIELD`), copy the documents (`POST _reindex` from {state.name} to NEW), and embed them there (`es-sbert "
         "ingest --index NEW`). Or upgrade to OpenSearch 3, which does not need it.",
     )
-
-
-def _pause(seconds: float, writes: int) -> float:
-    """Seconds to wait before a change is read back.
-
-    Args:
-        seconds: Seconds that this process took to read and write the mapping.
-        writes: Number of times that the change was already erased. The pause grows with it and is random, so that
-            writers that erase each other's changes do not stay in step.
-    """
-    longest = max(_MIN_PAUSE_SECONDS, 2 * seconds) * 2.0**writes
-    return min(_MAX_PAUSE_SECONDS, longest) * random.uniform(1, 2)
 
 
 def _read_again(engine: Engine, index: IndexState) -> IndexState:

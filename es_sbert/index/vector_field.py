@@ -235,8 +235,10 @@ def plan_field_change(
     if text is None or text == stored.text:
         return field, None
     _check_text_fields(state, request)
-    if stored.text is not None and _has_vectors(engine, field):
-        raise text_mismatch(name, field, text)
+    if stored.text is not None:
+        engine.refresh_if_allowed(field.index)
+        if engine.count(field.index, has_vector_query(field.name, field.meta)):
+            raise text_mismatch(name, field, text)
     meta = stored.changed(text=text)
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
     return VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body
@@ -344,11 +346,6 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
                 f"This is fixed in a field: omit {setting(kind)}, or use another {setting('vector_field')} or index.",
             ).about(kind, wanted)
     return field
-
-
-def _has_vectors(engine: Engine, field: VectorField) -> bool:
-    engine.refresh_if_allowed(field.index)
-    return engine.count(field.index, has_vector_query(field.name, field.meta)) > 0
 
 
 def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorField:

@@ -84,7 +84,11 @@ class VersionedUpdates:
             waiting = groups.pop()
             attempt = send_bulk(waiting, partial(self._post, len(waiting), backoff.seconds_left))
             for action, result in attempt.results:
-                self._check_accessible(result)
+                # These reasons hold for all documents.
+                if result.outcome in (BulkOutcome.DENIED, BulkOutcome.INDEX_CLOSED):
+                    raise result.error(self._engine.info.label, f"writing to {self._state.name}")
+                if result.outcome is BulkOutcome.INDEX_MISSING:
+                    raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
                 yield action, result
             groups += reversed(attempt.halves)
             if len(attempt.retryable) < len(waiting):
@@ -98,13 +102,6 @@ class VersionedUpdates:
     def _post(self, actions: int, seconds: float, body: bytes) -> list[BulkItemResult]:
         self._check_index()
         return self._engine.bulk(self._state.name, body, actions=actions, timeout=seconds)
-
-    def _check_accessible(self, result: BulkItemResult) -> None:
-        """Check that the engine did not refuse an action for a reason that holds for all documents."""
-        if result.outcome in (BulkOutcome.DENIED, BulkOutcome.INDEX_CLOSED):
-            raise result.error(self._engine.info.label, f"writing to {self._state.name}")
-        if result.outcome is BulkOutcome.INDEX_MISSING:
-            raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
 
     def _refused_error(self, attempt: BulkAttempt[A]) -> RequestFailed:
         remedy = block_remedy(attempt.reason) if attempt.is_blocked else "Check the cluster's load and free disk space."

@@ -126,7 +126,12 @@ def _pipeline_problem(state: IndexState, inexact: Mapping[str, str]) -> str | No
     if pipeline == "_none":
         return ""
     mapped = dict(mapped_fields(state.mappings.get("properties", {})))
-    harmed = [name for name in inexact if not _is_numeric(mapped, name)]
+    # In all other fields, a number is indexed by its value only, or not at all.
+    harmed = [
+        name
+        for name in inexact
+        if any(form.get("type") not in _NUMERIC_TYPES for form in _forms(mapped, name).values())
+    ]
     if not harmed:
         return None
     return (
@@ -376,12 +381,3 @@ def keyword_fields(state: IndexState) -> dict[str, str]:
             if is_keyword and not path.startswith(nested):
                 found.setdefault(path, f"{path}{inner}")
     return found
-
-
-def _is_numeric(mapped: Mapping[str, Mapping[str, Any]], name: str) -> bool:
-    """Whether a number in this field is indexed by its value only, or not at all.
-
-    Args:
-        mapped: All fields by dotted name.
-    """
-    return all(form.get("type") in _NUMERIC_TYPES for form in _forms(mapped, name).values())

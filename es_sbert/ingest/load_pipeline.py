@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,7 +146,8 @@ class LoadPipeline:
         read = threads.add_stage("read", windows, capacity=2)
         tokenized = threads.add_stage("tokenize", self._detect_and_tokenize(read), capacity=1)
         embedded = threads.add_stage("embed", self._embed(tokenized), capacity=1)
-        packed = threads.add_stage("pack", self._pack(embedded), capacity=WRITERS)
+        groups = (group_actions(self._actions(*window), self._context.throttle.body_bytes) for window in embedded)
+        packed = threads.add_stage("pack", chain.from_iterable(groups), capacity=WRITERS)
         for number in range(WRITERS):
             threads.start(f"write-{number}", lambda: self._write(packed))
         threads.wait(tick)
@@ -202,10 +204,6 @@ class LoadPipeline:
                 lambda part, documents=documents: ledger.add(embedded=part * documents),  # type: ignore[misc]
             )
             yield window, vectors, embedded
-
-    def _pack(self, windows: Iterable[_EmbeddedWindow]) -> Iterator[list[DocumentAction]]:
-        for window in windows:
-            yield from group_actions(self._actions(*window), self._context.throttle.body_bytes)
 
     def _write(self, groups: Iterable[list[DocumentAction]]) -> None:
         for group in groups:

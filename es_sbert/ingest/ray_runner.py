@@ -38,7 +38,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapshots, open_snapshots
+from es_sbert.engines.index_scan import IndexSlice, close_snapshots, open_snapshots
 from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError, UsageError, error_summary
 from es_sbert.index.document_vectors import EmbeddingTargets
@@ -540,16 +540,6 @@ def partition_sources(sources: Sequence[DocumentSource]) -> list[DocumentSource]
     return parts
 
 
-def partition_index(workers: int, snapshots: tuple[ShardSnapshot, ...]) -> list[IndexSlice]:
-    """Split an index into slices.
-
-    Args:
-        snapshots: One snapshot per shard.
-    """
-    count = min(workers * SLICES_PER_WORKER, MAX_SLICES)
-    return [IndexSlice(number, count, snapshots) for number in range(count)]
-
-
 _POLL_SECONDS = 0.5
 
 
@@ -621,7 +611,8 @@ class RayRunner:
                 context.retrying(context.engine.refresh, index)
                 snapshots = open_snapshots(context.engine, context.index.alias, context.retrying)
                 stack.callback(close_snapshots, context.engine, snapshots)
-                parts = partition_index(self.workers.count, snapshots)
+                count = min(self.workers.count * SLICES_PER_WORKER, MAX_SLICES)
+                parts = [IndexSlice(number, count, snapshots) for number in range(count)]
             stack.enter_context(_progress_poller(context, self._coordinator, len(parts)))
             for report in self._reports(job, parts):
                 if info is None and report.info is not None:

@@ -392,7 +392,11 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, str |
     Raises:
         EngineError: the engine failed; the same command resumes.
     """
-    loaded = _was_loaded(context)
+    # Documents that loads from files wrote last.
+    hashes = [
+        {"exists": {"field": f"{target.meta_field}.document_hash"}} for target in targets_to_fill(context.targets)
+    ]
+    loaded: Json = {"bool": {"should": hashes, "minimum_should_match": 1}}
     count, read, sample = context.retrying(_count_unseen, context, loaded)
     if not count:
         return 0, None
@@ -433,13 +437,6 @@ def _count_unseen(context: LoadContext, query: Json) -> tuple[int, int, tuple[st
         count += len(hits)
         sample += [str(hit["_id"]) for hit in hits[: _SAMPLE - len(sample)]]
     return count, read, tuple(sample)
-
-
-def _was_loaded(context: LoadContext) -> Json:
-    """A query for the documents that loads from files wrote last."""
-    targets = targets_to_fill(context.targets)
-    hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in targets]
-    return {"bool": {"should": hashes, "minimum_should_match": 1}}
 
 
 def _unseen_documents(context: LoadContext, retrying: Retrier, query: Json) -> Iterator[tuple[int, list[Json]]]:

@@ -197,7 +197,7 @@ def find_begun(engine: Engine, index: IndexState) -> BegunMigration | None:
     target, state = found
     current = engine.get_index(state.alias)
     is_swapped = current is not None and current.name == target.name
-    is_orphaned = not is_swapped and index.uuid != state.source_uuid and not _source_exists(engine, state)
+    is_orphaned = not is_swapped and index.uuid != state.source_uuid and kept_index(engine, state) is None
     if is_orphaned:
         # A swap may have deleted the old index since the alias was read.
         current = engine.get_index(state.alias)
@@ -205,11 +205,6 @@ def find_begun(engine: Engine, index: IndexState) -> BegunMigration | None:
         return BegunMigration(target, state, is_swapped, is_orphaned=not is_swapped)
     refuses = state.blocked and not is_swapped and current is not None and current.has_setting(WRITE_BLOCK_SETTING)
     return BegunMigration(target, state, is_swapped, refuses)
-
-
-def _source_exists(engine: Engine, state: MigrationState) -> bool:
-    source = engine.get_index(state.source)
-    return source is not None and source.uuid == state.source_uuid
 
 
 def replaced_error(engine: Engine, index: IndexState) -> IndexMismatch | None:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from es_sbert.arguments import as_texts, check_arguments, other_names, spell_out
+from es_sbert.batched import batched
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, TOP_K
 from es_sbert.encoder.encoder import Encoder, check_one_model
 from es_sbert.engines.connect import EngineOrClient, address_settings, open_engine
@@ -236,8 +237,7 @@ class SemanticIndex:
             UsageError, FeatureMissing, EngineError: as for `search`.
         """
         listed, results = as_texts(texts), list[SearchResult]()
-        for start in range(0, len(listed), _SEARCHES_PER_REQUEST):
-            some = listed[start : start + _SEARCHES_PER_REQUEST]
+        for some in batched(listed, _SEARCHES_PER_REQUEST):
             results += self._run(self._text_requests(search_request, some, k, options), options)
         return results
 

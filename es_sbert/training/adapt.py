@@ -516,7 +516,9 @@ def adapt_model(
     folder, body = Path(output), (body_fields,) if isinstance(body_fields, str) else tuple(body_fields)
     running: Any = with_defaults(AdaptOptions, settings)
     chosen = {each: settings[each] for each in settings.keys() - running}
-    wanted = AdaptSettings(index=index, name=name or default_name(index), body_fields=body, **chosen)
+    # Without characters that names of models cannot have.
+    default = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', index).strip('._-') or 'index'}-tuned"
+    wanted = AdaptSettings(index=index, name=name or default, body_fields=body, **chosen)
     evaluated, trained = map(_labeled, (queries, train_queries))
     inputs = AdaptInputs(evaluated, trained or ())
     policy = RetryPolicy(running["retry_seconds"])
@@ -530,11 +532,6 @@ def adapt_model(
     if is_better and register:
         try_register_model(run.model_folder, result.fingerprint, name=wanted.name)
     return result if run.model_folder.is_dir() else replace(result, model=None)
-
-
-def default_name(index: str) -> str:
-    """Return the default name of a model tuned on an index, without characters that model names cannot have."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', index).strip('._-') or 'index'}-tuned"
 
 
 def _labeled(queries: str | Path | Sequence[LabeledQuery] | None) -> Sequence[LabeledQuery] | None:

@@ -149,7 +149,9 @@ def plan_batches(
     order = random.permutation(len(lengths))  # (examples,)
     parts = batch_count(len(order), batch)
     if smart:
-        order = _sort_in_windows(order, lengths, parts)
+        # A stable sort keeps the random order among equal lengths.
+        windows = np.array_split(order, batch_count(parts, _SORT_WINDOW))
+        order = np.concatenate([rows[np.argsort(lengths[rows], kind="stable")] for rows in windows])
     if distinct is None:
         batches = np.array_split(order, parts)
     else:
@@ -159,12 +161,6 @@ def plan_batches(
     # Batches that are not sorted are in random order already, but left-overs of `batch_without_duplicates` gather at
     # the end.
     return [batches[number] for number in random.permutation(len(batches))]
-
-
-def _sort_in_windows(order: Rows, lengths: NDArray[np.int64], parts: int) -> Rows:
-    windows = np.array_split(order, batch_count(parts, _SORT_WINDOW))
-    # The order was random, and a stable sort keeps that order among equal lengths.
-    return np.concatenate([rows[np.argsort(lengths[rows], kind="stable")] for rows in windows])
 
 
 def number_texts(examples: Examples) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from es_sbert.batched import batched
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Dense, Normalize, Pooling
 from es_sbert.encoder.static_model import static_model_folder
@@ -127,18 +128,17 @@ class BiEncoderTask(nn.Module):
         longest = [max(map(len, column)) for column in columns]
         merged = max(longest) * len(columns) <= _MAX_PADDING_RATIO * sum(longest)
         passes = [[row for column in columns for row in column]] if merged else columns
+        # Mini-batches are made on the host, which knows the lengths: reading them from a GPU would block.
         batch: dict[str, object] = {
-            "passes": [[self.encoder.inputs(part) for part in self._mini_batches(texts)] for texts in passes],
+            "passes": [
+                [self.encoder.inputs(part) for part in batched(texts, self._mini_batch or len(texts))]
+                for texts in passes
+            ],
             "columns": len(columns),
         }
         if examples.labels is not None:
             batch["labels"] = torch.from_numpy(np.ascontiguousarray(examples.labels[np.asarray(rows)]))
         return batch
-
-    def _mini_batches(self, texts: Sequence[Tokens]) -> list[Sequence[Tokens]]:
-        """Split into mini-batches on the host, which knows the lengths: reading them from a GPU would block."""
-        size = self._mini_batch or len(texts)
-        return [texts[start : start + size] for start in range(0, len(texts), size)]
 
     def forward(self, dataset: str, batch: Batch) -> Tensor:
         """Compute the loss of a batch of one data set: a scalar.

@@ -213,7 +213,10 @@ def distillation_recipe(
     """
     start = teacher if base is None else _with_prompts(base, teacher)
     data = []
-    for kind in _prompt_kinds(teacher, start, student):
+    # A student learns both kinds of texts if it or its teacher has different prompts for them; a static one has none.
+    differs = any(model.prompt("query") != model.prompt("document") for model in (teacher, start))
+    kinds: tuple[PromptKind, ...] = ("document", "query") if differs and not student.static else ("document",)
+    for kind in kinds:
         prompt = start.prompt_name(kind)
         data.append(
             DataSpec(
@@ -229,7 +232,8 @@ def distillation_recipe(
         data=tuple(data),
         epochs=student.epochs or (8 if student.static else 3),
         batch=student.batch or (min(max(texts // 100, 32), 1024) if student.static else 64),
-        learning_rate=student.learning_rate or _learning_rate(student),
+        # The remaining layers must learn to replace the removed ones.
+        learning_rate=student.learning_rate or (1e-2 if student.static else 1e-4 if student.layers is None else 5e-4),
         warmup=0.05,
         dev=DevSpec(task="vectors", path=_TEXTS, columns={"text": "text"}),
         # A static model is trained in minutes.
@@ -262,13 +266,6 @@ def _model_spec(
     )
 
 
-def _learning_rate(student: Student) -> float:
-    if student.static:
-        return 1e-2
-    # The remaining layers must learn to replace the removed ones.
-    return 1e-4 if student.layers is None else 5e-4
-
-
 def _with_prompts(base: SentenceModel, teacher: SentenceModel) -> SentenceModel:
     """Add the teacher's prompts to a base, for the kinds of texts for which it has none."""
     prompts = dict(base.prompts)
@@ -278,15 +275,6 @@ def _with_prompts(base: SentenceModel, teacher: SentenceModel) -> SentenceModel:
             assert name is not None, "the teacher has a prompt of this kind"
             prompts[name] = teacher.prompt(kind)
     return base.model_copy(update={"prompts": prompts})
-
-
-def _prompt_kinds(teacher: SentenceModel, start: SentenceModel, student: Student) -> tuple[PromptKind, ...]:
-    """Choose the kinds of texts that the student learns: both if it or its teacher has different prompts for them.
-
-    A static student has no prompts: it learns the documents'.
-    """
-    differs = any(model.prompt("query") != model.prompt("document") for model in (teacher, start))
-    return ("document", "query") if differs and not student.static else ("document",)
 
 
 def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:

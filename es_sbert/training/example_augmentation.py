@@ -70,7 +70,9 @@ def _add_teacher_labels(
         if isinstance(objective, VectorDistillationSpec):
             _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
         else:
-            _save_array(cache, _teacher_margins(examples.texts, objective.teacher, device))
+            anchors, positives, negatives = examples.texts
+            teacher = TorchPairScorer(resolve_model(objective.teacher), device, objective.teacher)
+            _save_array(cache, np.subtract(teacher.score(anchors, positives), teacher.score(anchors, negatives)))
     return replace(examples, labels=np.load(cache, mmap_mode="r"))
 
 
@@ -111,17 +113,6 @@ class TorchPairScorer:
         self._tokenizer.check_texts([*first, *second])
         pairs = list(zip(first, second, strict=True))
         return np.asarray(self._network.predict(pairs, show_progress_bar=False), dtype=np.float32)
-
-
-def _teacher_margins(texts: Sequence[Sequence[str]], name: str, device: str) -> NDArray[np.float32]:
-    """Score anchors with positives and with negatives by a cross-encoder; return the differences, ``(examples,)``.
-
-    Raises:
-        ModelError: the model cannot be opened, or has several labels.
-    """
-    anchors, positives, negatives = texts
-    teacher = TorchPairScorer(resolve_model(name), device, name)
-    return np.subtract(teacher.score(anchors, positives), teacher.score(anchors, negatives))
 
 
 def _add_teacher_vectors(

@@ -128,9 +128,6 @@ class RunFolder:
         """
         self._check_empty(self.output)
 
-    def _no_run(self) -> CheckpointInvalid:
-        return CheckpointInvalid(f"{self.output} holds no run to resume", f"Omit {setting('resume')}.").about("resume")
-
     def _refuse(self) -> None:
         raise UsageError(
             f"another process is training in {self.output}", "Wait for it, stop it, or use another folder."
@@ -148,7 +145,8 @@ class RunFolder:
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise self._no_run() from error
+            problem = f"{self.output} holds no run to resume"
+            raise CheckpointInvalid(problem, f"Omit {setting('resume')}.").about("resume") from error
         except (OSError, ValueError) as error:
             raise CheckpointInvalid(f"{path} cannot be read: {error}", "Start a new run in another folder.") from error
         started = {"recipe": self._recorded_recipe(before), "data": before.get("data")}

@@ -32,7 +32,7 @@ from es_sbert.networks.siamese_encoder import eval_mode
 from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import check_dimensions
-from es_sbert.training.recipe import DevSpec, ObjectiveSpec, StageSpec, TripletSpec
+from es_sbert.training.recipe import ObjectiveSpec, StageSpec, TripletSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
 from es_sbert.training.training_errors import (
     LossCheck,
@@ -42,7 +42,7 @@ from es_sbert.training.training_errors import (
 )
 from es_sbert.training.training_examples import DevData, StageData
 
-_METRIC_NAMES = {
+METRIC_NAMES = {
     "sts": "Spearman's ρ × 100",
     "triplet": "accuracy × 100",
     "pairs": "mean reciprocal rank × 100",
@@ -52,11 +52,6 @@ _METRIC_NAMES = {
 
 # Number of queries whose documents are ranked at once: (block, documents) cosines are in memory.
 _QUERY_BLOCK = 1024
-
-
-def dev_metric_name(spec: DevSpec) -> str:
-    """Human-readable name of the score on the dev set."""
-    return f"dev {_METRIC_NAMES[spec.task]}"
 
 
 def dev_score(model: SentenceEmbedder, data: DevData, distance: Similarity = Similarity.COSINE) -> float:

@@ -337,7 +337,9 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
         RecipeInvalid: roles or names do not fit the objective.
     """
     examples = [
-        read_examples(data, _given_schema(data, schema), data_folder, trained_roles=schema.roles)
+        read_examples(
+            data, schema.without_negatives() if data.hard_negatives else schema, data_folder, trained_roles=schema.roles
+        )
         for data, schema in zip(stage.data, schemas, strict=True)
     ]
     names = [dataset.name for dataset in examples]
@@ -350,11 +352,6 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
         if not isinstance(objective, MarginDistillationSpec):  # a constant margin is a valid target
             _check_labels_differ([each for each, its in zip(examples, objectives, strict=True) if its == objective])
     return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)
-
-
-def _given_schema(data: DataSpec, schema: ExampleSchema) -> ExampleSchema:
-    """Return the schema of the data in the file, from which the rest of the objective's columns is derived."""
-    return schema.without_negatives() if data.hard_negatives else schema
 
 
 def _check_labels_differ(datasets: Sequence[Examples]) -> None:

@@ -239,7 +239,8 @@ def run_with_data(
     with folder.lock(recipe, data_hashes, model_hashes, precision.products, resume=resume):
         if resume and folder.finished():
             run.report(f"the run in {output} has finished: there is nothing to resume")
-            return TrainingResult(output, (), _exported_fingerprint(output))
+            fingerprint = open_encoder_bundle(output).manifest.fingerprint if is_encoder_bundle(output) else None
+            return TrainingResult(output, (), fingerprint)
         results = _train_stages(run, stages)
         fingerprint = _export(run, _training_record(run, data_hashes))
         folder.publish([stage.name for stage in recipe.stages])
@@ -294,11 +295,6 @@ def _export_model(run: RunSettings) -> str | None:
         shutil.copytree(trained, staging)
         return None
     return export_bundle(model, staging, variants, reference="auto", on_progress=run.report).fingerprint
-
-
-def _exported_fingerprint(folder: Path) -> str | None:
-    """Fingerprint of an exported model; None if nothing was exported."""
-    return open_encoder_bundle(folder).manifest.fingerprint if is_encoder_bundle(folder) else None
 
 
 _ABOUT = {

@@ -23,11 +23,11 @@ from es_sbert.training.losses import objective_schema
 from es_sbert.training.recipe import ModelSpec, NumberFormat, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_checkpoints, write_json
 from es_sbert.training.trainer import (
+    METRIC_NAMES,
     MetricsLogCallback,
     ProgressBarCallback,
     StageSchedule,
     TaskTrainer,
-    dev_metric_name,
     metrics_history,
 )
 from es_sbert.training.training_errors import translate_disk_errors
@@ -41,11 +41,6 @@ _MIN_LOG_STEPS = {"cpu": 1, "cuda": 10}
 
 # `StageSchedule` decides when to evaluate and save: it knows where epochs end.
 _DISABLED = 10**9
-
-
-def log_interval(steps: float, device: Literal["cpu", "cuda"]) -> int:
-    """Steps between two log rows of a run of `steps` steps."""
-    return max(_MIN_LOG_STEPS[device], round(steps / _LOG_ROWS))
 
 
 def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
@@ -211,7 +206,7 @@ def train_stage(run: RunSettings, stage: StageSpec, data: StageData, start: Mode
         SourceError: no batch of in-batch negatives can hold two pairs.
         TrainingError, ModelError, OutputError: training failed. Complete checkpoints are kept.
     """
-    folder, dev_name = run.folder.stage(stage.name), dev_metric_name(stage.dev) if stage.dev else None
+    folder, dev_name = run.folder.stage(stage.name), f"dev {METRIC_NAMES[stage.dev.task]}" if stage.dev else None
     transformers.set_seed(run.recipe.seed)
     task = open_task(start, stage, data.examples, data.objectives)
     sampler = build_batch_sampler(run.recipe, stage, data, task.lengths, run.report)
@@ -277,7 +272,7 @@ def _trainer_arguments(
         greater_is_better=True if measured else None,
         # The log row of step 0: the score of the start model.
         eval_on_start=measured and not resuming,
-        logging_steps=log_interval(steps_per_epoch * stage.epochs, run.device),
+        logging_steps=max(_MIN_LOG_STEPS[run.device], round(steps_per_epoch * stage.epochs / _LOG_ROWS)),
         logging_nan_inf_filter=False,
         report_to="none",
         disable_tqdm=True,

@@ -239,7 +239,9 @@ class QueryFinder:
             return _Query(place, kind, body, semantic=semantic)
         inner: list[tuple[Member, _Query]] = []
         for member, inner_place in inner_queries(kind, body):
-            ranks = may_be_hybrid and kind not in JOINING_QUERIES and _keeps_rank(member, body)
+            # A document must match several of the clauses, so a semantic hit must not count as a match.
+            is_counted = member == ("bool", "should") and body.get("minimum_should_match", 1) not in ANY_CLAUSE
+            ranks = may_be_hybrid and kind not in JOINING_QUERIES and member not in UNSCORED_MEMBERS and not is_counted
             query = self._tree(inner_place, may_be_hybrid=ranks)
             if query is not None:
                 inner.append((member, query))
@@ -324,13 +326,6 @@ class QueryFinder:
                 inner.place = moved, len(moved) - 1
                 self._replace(inner, inner_position)
         query.body.update(clauses)
-
-
-def _keeps_rank(member: Member, body: Json) -> bool:
-    """Whether a query inside another one ranks the hits as the outer one does."""
-    # A document must match several of the clauses, so a semantic hit must not count as a match.
-    is_counted = member == ("bool", "should") and body.get("minimum_should_match", 1) not in ANY_CLAUSE
-    return member not in UNSCORED_MEMBERS and not is_counted
 
 
 def _inner_position(position: QueryPosition, member: Member) -> QueryPosition:

@@ -292,7 +292,7 @@ class SearchHandler:
         except StaleRewriteError:  # written again, for the new indices; its queries are counted already
             return await self._rewrite_entry(entry, incoming, route, replace(context, budget=None))
         except EsSbertError as error:
-            entry.response, entry.is_changed = _error_response(error), True
+            entry.response, entry.is_changed = {"error": error_object(error), "status": http_status(error)}, True
             entry.trace.status = entry.response["status"]
             return
         if result.is_changed or route.api in _TEMPLATES:
@@ -384,10 +384,6 @@ def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
         members = {}
     expression = index_expression(members.get("index", members.get("indices")))
     return read_trace(body, index=None if expression is None else unquote(expression))
-
-
-def _error_response(error: EsSbertError) -> Json:
-    return {"error": error_object(error), "status": http_status(error)}
 
 
 def _with_header(context: RewriteContext, header: Json) -> RewriteContext:

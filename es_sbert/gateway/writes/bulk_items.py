@@ -165,7 +165,9 @@ class BulkBody:
         size = 0
         for begin, document, end, operation, parameters in _scan_actions(self.body, start):
             name, source = self._index(parameters), self.body[document:end]
-            size += weight(name, end - begin, _most_listed_strings(source))
+            # At most so many strings are in lists.
+            strings = source.count(b'"') // 2 if b"[" in source else 0
+            size += weight(name, end - begin, strings)
             if items and (len(items) == max_items or size > max_bytes):
                 return items, begin
             id, routing = _name_or_none(parameters.get("_id")), parameters.get("routing", parameters.get("_routing"))
@@ -186,11 +188,6 @@ class BulkBody:
 
     def _index(self, parameters: dict[str, Any]) -> str:
         return _name_or_none(parameters.get("_index")) or self.index
-
-
-def _most_listed_strings(source: bytes) -> int:
-    """An upper limit for the strings that lists in a document hold; 0 without lists."""
-    return source.count(b'"') // 2 if b"[" in source else 0
 
 
 def count_lines_in_steps(body: bytes) -> Generator[None, None, int]:

@@ -375,11 +375,8 @@ def read_records(
         except WrongFormat as wrong:
             raise SourceError(f"{source.name}: {wrong}", wrong.remedy) from wrong
         except CorruptStream as broken:
-            yield RejectedRecord(Origin(source.name), f"the source ends early {_position(last)}: {broken}")
+            place = f"after the record of line {last}" if last else "before its first record"
+            yield RejectedRecord(Origin(source.name), f"the source ends early {place}: {broken}")
         except OSError as error:
             # The file could be opened when the load started: it has been removed or replaced since then.
             yield RejectedRecord(Origin(source.name), f"the file cannot be opened: {error.strerror or error}")
-
-
-def _position(last: int) -> str:
-    return f"after the record of line {last}" if last else "before its first record"
