@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import onnx
 
@@ -209,7 +209,7 @@ def export_bundle(
         force=force,
         cuda_attention=None if is_traced else "packed" if is_packed(weights) else "fused",
     )
-    return _Export(EncoderManifest, model, output, writer).run(variants, {})
+    return _export(EncoderManifest, model, output, writer, variants, {})
 
 
 def export_reranker(
@@ -256,7 +256,7 @@ def export_reranker(
             "Undo the change of tokenizer_config.json, or export to another folder.",
         )
     writer = _GraphWriter(model.name, traced.build, traced.sample, traced.compare, on_progress, force=force)
-    return _Export(RerankerManifest, model, output, writer).run(variants, {"pairs": traced.pairs})
+    return _export(RerankerManifest, model, output, writer, variants, {"pairs": traced.pairs})
 
 
 def _check_variants(variants: Sequence[Variant]) -> None:
@@ -373,45 +373,40 @@ class _GraphWriter:
         return report
 
 
-@dataclass(frozen=True)
-class _Export(Generic[ManifestT]):
-    """The export of one model to a folder.
+def _export(
+    kind: type[ManifestT],
+    model: SentenceModel | CrossEncoderModel,
+    output: Path,
+    writer: _GraphWriter,
+    variants: Sequence[Variant],
+    settings: Mapping[str, Any],
+) -> ManifestT:
+    """Export variants to a folder, which is written completely or not at all, and return its manifest.
 
-    Attributes:
+    Args:
         kind: Class of the manifest.
         model: The model.
         output: Folder of the bundle.
         writer: Writes its graphs.
+        variants: The variants to export.
+        settings: Further entries of the manifest.
     """
-
-    kind: type[ManifestT]
-    model: SentenceModel | CrossEncoderModel
-    output: Path
-    writer: _GraphWriter
-
-    def run(self, variants: Sequence[Variant], settings: Mapping[str, Any]) -> ManifestT:
-        """Export variants to a folder, which is written completely or not at all, and return its manifest.
-
-        Args:
-            variants: The variants to export.
-            settings: Further entries of the manifest.
-        """
-        variants = list(dict.fromkeys(map(Variant, variants)))
-        with staged_folder(self.output) as folder:
-            copy_model(self.model, folder)
-            entries = {name.value: self.writer.write_variant(folder, name, variants) for name in variants}
-            # Carried over last: another export may have written variants here in the meantime.
-            previous = _previous_manifest(self.model, self.output)
-            if previous is not None:
-                entries = self.writer.carry_over(previous.variants, self.output, folder, entries)
-            # Versions of the packages that determine the contents of a graph.
-            versions = {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
-            about = {**describe_model(self.model, self.kind), **settings, "variants": entries, "exporter": versions}
-            manifest = self.kind.model_validate(about)
-            write_json(folder / manifest.FILE_NAME, manifest.model_dump(mode="json"))
-            # Opening it verifies that the copy has the model's fingerprint and settings.
-            _open_bundle(self.model, folder)
-        return manifest
+    variants = list(dict.fromkeys(map(Variant, variants)))
+    with staged_folder(output) as folder:
+        copy_model(model, folder)
+        entries = {name.value: writer.write_variant(folder, name, variants) for name in variants}
+        # Carried over last: another export may have written variants here in the meantime.
+        previous = _previous_manifest(model, output)
+        if previous is not None:
+            entries = writer.carry_over(previous.variants, output, folder, entries)
+        # Versions of the packages that determine the contents of a graph.
+        versions = {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
+        about = {**describe_model(model, kind), **settings, "variants": entries, "exporter": versions}
+        manifest = kind.model_validate(about)
+        write_json(folder / manifest.FILE_NAME, manifest.model_dump(mode="json"))
+        # Opening it verifies that the copy has the model's fingerprint and settings.
+        _open_bundle(model, folder)
+    return manifest
 
 
 def _open_bundle(model: SentenceModel | CrossEncoderModel, folder: Path) -> EncoderBundle | RerankerBundle:

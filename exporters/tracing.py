@@ -41,7 +41,6 @@ from es_sbert.networks.siamese_encoder import TokenTypes, quiet_transformers, ta
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.inference_pool import compile_model
-from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.runtime.onnx_session import OnnxCudaModel, open_session
 from es_sbert.runtime.tokenizer import PairTokenizer, load_model_tokenizer
 
@@ -435,77 +434,56 @@ def check_trace(
     Raises:
         UnsupportedArchitecture: graph and module disagree, or the result of a text depends on padding.
     """
+    name, longest = traced.graph.name, min(longest, LONGEST_TRIED)
+    padding_id = 0 if padding is None else padding.padding_id
+    random = np.random.default_rng(1)
+
+    def refusal(reason: str) -> UnsupportedArchitecture:
+        return UnsupportedArchitecture(f"{name}: {reason}", USE_ANOTHER_LIBRARY)
+
     with tempfile.TemporaryDirectory() as folder:
         save_graph(traced, Path(folder) / "traced.onnx")
         try:
             session = open_session(Path(folder) / "traced.onnx", Device("cpu"))
         except BundleInvalid as error:
-            raise UnsupportedArchitecture(
-                f"{traced.graph.name}: onnxruntime rejects the graph that torch exported "
-                f"(onnxruntime: {error.__cause__})",
-                USE_ANOTHER_LIBRARY,
+            raise refusal(
+                f"onnxruntime rejects the graph that torch exported (onnxruntime: {error.__cause__})"
             ) from error
-    _TraceCheck(traced.graph.name, session, module, vocabulary, padding).run(example, min(longest, LONGEST_TRIED))
 
+    def any_ids(texts: int, tokens: int) -> Tensor:
+        return torch.from_numpy(random.integers(0, vocabulary, (texts, tokens)))
 
-class _TraceCheck:
-    """The comparisons of `check_trace`."""
-
-    def __init__(
-        self,
-        name: str,
-        session: onnxruntime.InferenceSession,
-        module: nn.Module,
-        vocabulary: int,
-        padding: PairFormat | None,
-    ) -> None:
-        self._name = name
-        self._session = session
-        self._module = module
-        self._vocabulary = vocabulary
-        self._padding_id = 0 if padding is None else padding.padding_id
-        self._pads_left = padding is not None and padding.padding_side == "left"
-        self._random = np.random.default_rng(1)
-
-    def run(self, example: tuple[Tensor, Tensor], longest: int) -> None:
-        mask = example[1]
-        self._compare(*example, "the graph that torch exports gives results that differ from the network's")
-        other = "the graph that torch exports is only valid for the texts that it was traced with"
-        self._compare(self._ids(*mask.shape), mask, f"{other}, because other texts use other parts of the network")
-        self._compare(self._ids(*mask.shape), torch.ones_like(mask), f"{other}, and only with their padding")
-        for length in [*(length for length in _TRIED_LENGTHS if length < longest), longest]:
-            ids = self._ids(1, length)
-            traced = f"the graph that torch exports is valid for texts of {mask.shape[1]} tokens, not of {length}"
-            self._compare(ids, torch.ones_like(ids), f"{traced}, because the network treats other lengths differently")
-        ids, short = self._ids(4, longest), max(2, longest // 3)
-        mask, kept = torch.ones_like(ids), slice(longest - short, None) if self._pads_left else slice(short)
-        mask[:-1] = 0
-        mask[:-1, kept] = 1
-        padded = run_network(self._name, self._module, ids.masked_fill(mask == 0, self._padding_id), mask)[:-1]
-        alone = run_network(self._name, self._module, ids[:-1, kept], mask[:-1, kept])
-        if relative_difference(padded[:, kept] if padded.ndim == 3 else padded, alone) > _OTHER_BY_PADDING:
-            raise self._refusal(
-                "the network computes a different result for a padded text, so a text's result would depend on its "
-                "batch"
-            )
-
-    def _ids(self, texts: int, tokens: int) -> Tensor:
-        return torch.from_numpy(self._random.integers(0, self._vocabulary, (texts, tokens)))
-
-    def _compare(self, ids: Tensor, mask: Tensor, otherwise: str) -> None:
-        ids = ids.masked_fill(mask == 0, self._padding_id)
-        expected = run_network(self._name, self._module, ids, mask)
-        inputs = [value.name for value in self._session.get_inputs()]
+    def compare(ids: Tensor, mask: Tensor, otherwise: str) -> None:
+        ids = ids.masked_fill(mask == 0, padding_id)
+        expected = run_network(name, module, ids, mask)
         feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
         try:
-            (actual,) = self._session.run(None, {name: feed[name].numpy() for name in inputs})
+            (actual,) = session.run(None, {each.name: feed[each.name].numpy() for each in session.get_inputs()})
         except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
-            raise self._refusal(f"{otherwise} (onnxruntime: {error_summary(error)})") from error
+            raise refusal(f"{otherwise} (onnxruntime: {error_summary(error)})") from error
         if relative_difference(actual, expected) > OTHER_RESULT:
-            raise self._refusal(otherwise)
+            raise refusal(otherwise)
 
-    def _refusal(self, reason: str) -> UnsupportedArchitecture:
-        return UnsupportedArchitecture(f"{self._name}: {reason}", USE_ANOTHER_LIBRARY)
+    mask = example[1]
+    compare(*example, "the graph that torch exports gives results that differ from the network's")
+    other = "the graph that torch exports is only valid for the texts that it was traced with"
+    compare(any_ids(*mask.shape), mask, f"{other}, because other texts use other parts of the network")
+    compare(any_ids(*mask.shape), torch.ones_like(mask), f"{other}, and only with their padding")
+    for length in [*(length for length in _TRIED_LENGTHS if length < longest), longest]:
+        ids = any_ids(1, length)
+        valid = f"the graph that torch exports is valid for texts of {mask.shape[1]} tokens, not of {length}"
+        compare(ids, torch.ones_like(ids), f"{valid}, because the network treats other lengths differently")
+    ids, short = any_ids(4, longest), max(2, longest // 3)
+    pads_left = padding is not None and padding.padding_side == "left"
+    mask, kept = torch.ones_like(ids), slice(longest - short, None) if pads_left else slice(short)
+    mask[:-1] = 0
+    mask[:-1, kept] = 1
+    padded = run_network(name, module, ids.masked_fill(mask == 0, padding_id), mask)[:-1]
+    alone = run_network(name, module, ids[:-1, kept], mask[:-1, kept])
+    if relative_difference(padded[:, kept] if padded.ndim == 3 else padded, alone) > _OTHER_BY_PADDING:
+        raise refusal(
+            "the network computes a different result for a padded text, so a text's result would depend on its batch"
+        )
 
 
 def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floats:
