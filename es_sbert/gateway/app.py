@@ -129,14 +129,20 @@ class Gateway:
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request to the engine: admission, metrics and errors."""
-        receive, send = DrainableReceive(receive), _TrackedSend(send)
+        receive, started = DrainableReceive(receive), False
+
+        async def tracked_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
         with self._metrics.request("passed") as outcome:
             try:
                 with self._admission.slot() as slot:
                     incoming = IncomingRequest.from_scope(scope, receive, self._settings.limits, slot)
                     route = match_route(incoming)
                     outcome.kind = "ui" if _is_of_page(incoming, route) else _metric_kind(route.api)
-                    outcome.status = await self._dispatch(incoming, route, send) or outcome.status
+                    outcome.status = await self._dispatch(incoming, route, tracked_send) or outcome.status
                     return
             except ClientDisconnect:  # nobody waits for a response
                 return
@@ -158,8 +164,8 @@ class Gateway:
                     "The gateway's log has details; please report it. X-Es-Sbert: off forwards the request unchanged.",
                 )
             # After the response has started, the server closes the connection, so the client notices the error.
-            if not send.started:
-                await self._send_error(failure, receive, send)
+            if not started:
+                await self._send_error(failure, receive, tracked_send)
 
     async def _dispatch(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
         """Call the handler of an API; return the status of the response, 0 if the client disconnected."""
@@ -243,25 +249,6 @@ class Gateway:
             logger.error("%s. %s", error.message, error.remedy)
         if self._on_loaded is not None:
             self._on_loaded()
-
-
-class _TrackedSend:
-    """An ASGI `send` that knows whether the response has started.
-
-    Args:
-        send: The `send` of the server.
-
-    Attributes:
-        started: Whether a message was sent.
-    """
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.started = False
-
-    async def __call__(self, message: Message) -> None:
-        self.started = True
-        await self._send(message)
 
 
 def _is_of_page(incoming: IncomingRequest, route: EngineRoute) -> bool:

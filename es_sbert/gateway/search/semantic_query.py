@@ -417,9 +417,8 @@ def query_string_as_bool(kind: str, body: Json, parser: SemanticQueryParser) -> 
     if not _names_virtual(tree, parser):
         return None
     check_parameters(kind, kind, body)
-    return _TreeConverter(body, parser).convert(
-        tree, number_between(body.get("boost", 1.0), f"boost of {kind}", 0.0, 1e9)
-    )
+    boost = number_between(body.get("boost", 1.0), f"boost of {kind}", 0.0, 1e9)
+    return _convert_tree(tree, boost, body, parser)
 
 
 # `*` and `?` in a word; a question mark at its end is punctuation.
@@ -484,21 +483,18 @@ def _words(expression: lucene.Item) -> Iterator[str]:
         yield from _words(child)
 
 
-class _TreeConverter:
-    """Converts a parsed `query_string` to queries."""
+def _convert_tree(tree: lucene.Item, boost: float, body: Json, parser: SemanticQueryParser) -> Json:
+    """Convert a parsed `query_string` to queries."""
+    rest = {name: value for name, value in body.items() if name not in ("query", "boost")}
+    default_and = str(body.get("default_operator", "or")).lower() == "and"
 
-    def __init__(self, body: Json, parser: SemanticQueryParser) -> None:
-        self._rest = {name: value for name, value in body.items() if name not in ("query", "boost")}
-        self._parser = parser
-        self._default_and = str(body.get("default_operator", "or")).lower() == "and"
-
-    def convert(self, tree: lucene.Item, boost: float) -> Json:
-        if not _names_virtual(tree, self._parser):
-            query = self._rest | {"query": str(tree).strip()}
+    def convert(tree: lucene.Item, boost: float) -> Json:
+        if not _names_virtual(tree, parser):
+            query = rest | {"query": str(tree).strip()}
             return {"query_string": query if boost == 1.0 else query | {"boost": boost}}
         if isinstance(tree, lucene.Boost):
-            return self.convert(tree.expr, boost * float(tree.force))
-        name = _virtual_name(tree, self._parser)
+            return convert(tree.expr, boost * float(tree.force))
+        name = _virtual_name(tree, parser)
         if name is not None:
             expression = tree.children[0]
             while isinstance(expression, lucene.Boost):
@@ -508,20 +504,18 @@ class _TreeConverter:
                 return {"exists": {"field": name}}  # which is refused
             return {"match": {name: {"query": _plain_text(expression), "boost": boost}}}
         if isinstance(tree, lucene.Group | lucene.Plus):
-            return self.convert(tree.children[0], boost)
+            return convert(tree.children[0], boost)
         if isinstance(tree, lucene.Not | lucene.Prohibit):
-            return {"bool": {"must_not": [self.convert(tree.children[0], 1.0)]}}
+            return {"bool": {"must_not": [convert(tree.children[0], 1.0)]}}
         if isinstance(tree, lucene.BaseOperation):
-            return self._operation(tree, boost)
+            return operation(tree, boost)
         raise BadRequest(
             f"{str(tree).strip()!r} is an expression that cannot contain a semantic query",
             "Put the semantic query outside of it, joined by AND or OR.",
         )
 
-    def _operation(self, tree: lucene.BaseOperation, boost: float) -> Json:
-        every = isinstance(tree, lucene.AndOperation) or (
-            self._default_and and not isinstance(tree, lucene.OrOperation)
-        )
+    def operation(tree: lucene.BaseOperation, boost: float) -> Json:
+        every = isinstance(tree, lucene.AndOperation) or (default_and and not isinstance(tree, lucene.OrOperation))
         clauses: dict[str, Any] = {}
         for child in tree.children:
             name = "must" if every else "should"
@@ -529,10 +523,12 @@ class _TreeConverter:
                 name, child = "must_not", child.children[0]
             elif isinstance(child, lucene.Plus):
                 name, child = "must", child.children[0]
-            clauses.setdefault(name, []).append(self.convert(child, boost))
+            clauses.setdefault(name, []).append(convert(child, boost))
         if "should" in clauses and "must" not in clauses:
             clauses["minimum_should_match"] = 1
         return {"bool": clauses}
+
+    return convert(tree, boost)
 
 
 def _plain_text(expression: lucene.Item) -> str:
