@@ -458,7 +458,9 @@ class Engine(ABC):
         given = {"preference": preference, "routing": routing}
         params = {key: value for key, value in given.items() if value is not None}
         if len(path) > _MAX_NAMES_IN_PATH:
-            return self._multi_search(name, [body], params, allow_partial, default_pipeline)[0]
+            return self.multi_search(
+                name, [body], allow_partial=allow_partial, default_pipeline=default_pipeline, **params
+            )[0]
         if not default_pipeline:
             body = without_search_pipeline(self.info.engine_type, body)
         if allow_partial:
@@ -476,26 +478,16 @@ class Engine(ABC):
         *,
         allow_partial: bool = False,
         default_pipeline: bool = False,
-        routing: str | None = None,
+        **given: str | None,
     ) -> list[Json]:
-        """Send several searches in one request (`_msearch`) and return the responses, each as `search` returns it."""
-        options = {} if routing is None else {"routing": routing}
-        return self._multi_search(name, bodies, options, allow_partial, default_pipeline)
+        """Send several searches in one request (`_msearch`) and return the responses, each as `search` returns it.
 
-    def _multi_search(
-        self,
-        name: str | Sequence[str],
-        bodies: Sequence[Json],
-        options: Json,
-        allow_partial: bool,
-        default_pipeline: bool,
-    ) -> list[Json]:
-        """See `multi_search`; names that are too long for the path go into the body.
+        Names that are too long for the path go into the body.
 
         Args:
-            options: Parameters of each search.
-            default_pipeline: See `search`.
+            given: Parameters of each search: `preference`, `routing`.
         """
+        options: Json = {key: value for key, value in given.items() if value is not None}
         path = f"/{quote_index_names(name)}/_msearch"
         if len(path) > _MAX_NAMES_IN_PATH:
             path, options = "/_msearch", options | {"index": [name] if isinstance(name, str) else list(name)}
