@@ -91,7 +91,7 @@ def test_documents_are_found_in_all_routings(engine: Engine, index_name: str, mo
     engine.refresh(index_name)
     everything = [document_key(hit) for hit in engine.search(index_name, {"size": 100})["hits"]["hits"]]
     for most in (1024, 8):  # one page; pages that are full
-        monkeypatch.setattr("es_sbert.engines.multi_get._MAX_SHARDS", most)
+        monkeypatch.setattr("es_sbert.engines.index_scan._MAX_SHARDS", most)
         found = multi_get(engine, index_name, ["b", "c", "no such", "c"], shards=True)
         assert found.keys() == {(key, routing) for key, routing in everything if key != "a"}
         assert all({"_seq_no", "_primary_term", "_shard"} <= hit.keys() for hit in found.values())
