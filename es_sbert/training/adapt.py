@@ -191,22 +191,17 @@ def rank_by_bm25(
         EngineError: the engine failed.
     """
     ranking = np.full((len(queries), depth), -1, np.int64)
-    number = 0
+    number, same = 0, {"size": depth, "_source": False, "track_total_hits": False}
+    filters: Json = {} if selection.filter is None else {"filter": [selection.filter]}
     for part in batched(list(queries), _SEARCHES_PER_REQUEST):
-        bodies = [_bm25_body(query, fields, selection.filter, depth) for query in part]
+        matches: list[Json] = [{"multi_match": {"query": query, "fields": list(fields)}} for query in part]
+        bodies = [{"query": {"bool": {"must": [match], **filters}}, **same} for match in matches]
         for answer in retrying(partial(engine.multi_search, selection.index, bodies)):
             found = [rows[hit["_id"]] for hit in answer["hits"]["hits"] if hit["_id"] in rows]
             distinct = list(dict.fromkeys(found))
             ranking[number, : len(distinct)] = distinct
             number += 1
     return ranking
-
-
-def _bm25_body(query: str, fields: Sequence[str], filter: Json | None, size: int) -> Json:
-    """Build the body of a lexical search without `_source`."""
-    matches: Json = {"multi_match": {"query": query, "fields": list(fields)}}
-    restricted: Json = {"bool": {"must": [matches], **({} if filter is None else {"filter": [filter]})}}
-    return {"query": restricted, "size": size, "_source": False, "track_total_hits": False}
 
 
 @dataclass(frozen=True)

@@ -354,7 +354,10 @@ class ParquetSource(FileSource):
             rows = max(1, file.metadata.num_rows)
             counted = (self.size or 0) * row // rows
             for batch in parquet_batches(file, groups=groups):
-                yield from _batch_records(batch, row, self.name, context.settings)
+                names, columns = batch.schema.names, [column_to_json(column) for column in batch.columns]
+                for number, values in enumerate(zip(*columns, strict=True), row + 1):
+                    fields = dict(zip(names, values, strict=True))
+                    yield row_record(fields, Origin(self.name, number), context.settings, PARQUET_ROWS)
                 row += batch.num_rows
                 # Estimated by rows: the bytes that were read for them are not known.
                 part = (self.size or 0) * row // rows - counted
@@ -364,14 +367,6 @@ class ParquetSource(FileSource):
     def _opened(self) -> AbstractContextManager[Any]:
         assert self.path is not None, "refused by check"
         return open_parquet(self.path)
-
-
-def _batch_records(batch: Any, before: int, source: str, settings: ReadSettings) -> Iterator[Record | RejectedRecord]:
-    """Convert the rows of a batch to records, numbered from `before` + 1 on."""
-    names = batch.schema.names
-    columns = [column_to_json(column) for column in batch.columns]
-    for number, values in enumerate(zip(*columns, strict=True), before + 1):
-        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), settings, PARQUET_ROWS)
 
 
 # `s3://…`, or several filesystems one inside the other: `zip://inner.csv::s3://…`. One letter is a Windows drive.

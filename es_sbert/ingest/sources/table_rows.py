@@ -230,14 +230,10 @@ def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
     if not _IN_RANGE.match(text):
         return UnserializableValue(_OUT_OF_RANGE)
     whole, _, fraction = text.replace(" ", "T").partition(".")
-    return whole + _format_fraction(fraction) + zone
-
-
-def _format_fraction(digits: str) -> str:
-    """`500000000` as `.500`: three, six or nine digits, as many as are needed."""
-    while digits.endswith("000"):
-        digits = digits[:-3]
-    return f".{digits}" if digits else ""
+    # Three, six or nine digits, as many as are needed: `500000000` as `.500`.
+    while fraction.endswith("000"):
+        fraction = fraction[:-3]
+    return whole + (f".{fraction}" if fraction else "") + zone
 
 
 @dataclass(frozen=True)
