@@ -39,17 +39,18 @@ _MAP_SEED = 0
 _BLOCK = 2048
 
 
-def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None) -> Points:
+def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, texts: Sequence[str] = ()) -> Points:
     """Place texts on a map by t-SNE (van der Maaten 2008) of their unit vectors: neighbors are similar texts.
 
-    A text with several vectors (chunks) is placed by the mean of its unit vectors. Of more than `_MAP_TEXTS` texts, a
-    random sample is placed by t-SNE, and each other text next to the most similar one of the sample. The result is the
-    same for the same vectors.
+    A text with several vectors (chunks) is placed by the mean of its unit vectors. Identical texts share a point. Of
+    more than `_MAP_TEXTS` texts, a random sample is placed by t-SNE, and each other text next to the most similar one
+    of the sample. The result is the same for the same vectors.
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each text's first vector, ascending from 0, if texts have several vectors; None for one vector
             per text. *Shape:* ``(texts,)``.
+        texts: The texts; empty strings, or none at all, if they are not known.
 
     Returns:
         The points, of *shape* ``(texts, 2)``; all at the origin if all vectors are equal.
@@ -58,16 +59,20 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None) -> Poi
         UsageError: a vector is zero or not finite, or scikit-learn is not installed.
     """
     require_extra("analysis", "sklearn")
-    texts = text_vectors(vectors, starts)
+    every = text_vectors(vectors, starts)
+    if texts:
+        numbers: dict[object, int] = {}
+        same = [numbers.setdefault(text or place, len(numbers)) for place, text in enumerate(texts)]
+        return map_points(every[np.unique(same, return_index=True)[1]])[same]
     random = np.random.default_rng(_MAP_SEED)
-    chosen = np.zeros(len(texts), bool)  # (texts,)
-    chosen[random.choice(len(texts), min(len(texts), _MAP_TEXTS), replace=False)] = True
-    sample, placed = texts[chosen], _neighbor_map(texts[chosen])
-    points = np.zeros((len(texts), 2), np.float32)
+    chosen = np.zeros(len(every), bool)  # (texts,)
+    chosen[random.choice(len(every), min(len(every), _MAP_TEXTS), replace=False)] = True
+    sample, placed = every[chosen], _neighbor_map(every[chosen])
+    points = np.zeros((len(every), 2), np.float32)
     points[chosen] = placed
     rest = np.flatnonzero(~chosen)
     for rows in (rest[first : first + _BLOCK] for first in range(0, len(rest), _BLOCK)):
-        cosines = texts[rows] @ sample.T  # (rows, sample)
+        cosines = every[rows] @ sample.T  # (rows, sample)
         # Less similar texts are farther away, in any direction.
         away = np.ptp(placed, axis=0).max() / 50 * (1 - cosines.max(axis=1, keepdims=True))
         points[rows] = placed[cosines.argmax(axis=1)] + away * random.standard_normal((len(rows), 2))

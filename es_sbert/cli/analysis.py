@@ -229,7 +229,8 @@ def _report_page(found: Findings, files: Sequence[str], index: str | None) -> by
     kind, title = ReportKind(found.kind), f"{found.title} of {source}"
     # Pairs are shown without a map.
     is_mapped = kind is not ReportKind.PAIRS
-    points = map_points(texts.vectors, texts.starts) if is_mapped else np.zeros((len(texts), 2), np.float32)
+    none = np.zeros((len(texts), 2), np.float32)
+    points = map_points(texts.vectors, texts.starts, texts.texts) if is_mapped else none
     return report_bytes(AnalysisReport(kind, title, facts, texts.ids, texts.texts, found.groups, points))
 
 

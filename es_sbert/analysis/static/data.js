@@ -27,6 +27,14 @@ const y = new Float32Array(textCount);
   }
 }
 
+// The size of each text's point: 0 for one text, then 1 more for twice as many texts at the same place.
+const STACKED = 4; // the largest: 16 texts or more
+const stacks = new Uint8Array(textCount);
+{
+  const places = Map.groupBy(stacks.keys(), (text) => `${x[text]} ${y[text]}`);
+  for (const same of places.values()) for (const text of same) stacks[text] = Math.min(STACKED, Math.floor(Math.log2(same.length)));
+}
+
 // The first group of each text, -1 for none. A text may be in several pairs.
 const groupOf = new Int32Array(textCount).fill(-1);
 groups.forEach(({ members }, number) => {

@@ -69,7 +69,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   if (mayHide) all.sort(([[one]], [[two]]) => one.cost - two.cost);
   const placed = [];
   const isFree = (place) => placed.every((other) => !overlaps(place, other) && !crosses(place.to, other) && !crosses(other.to, place));
-  const isOverOthers = ({ to }) => to !== null && stepsOf(to).slice(0, -3).some((position) => countIn(boxAround(position, radius)) > 0);
+  const isOverOthers = ({ to }) => to !== null && stepsOf(to).some((position) => Math.hypot(position[0] - to[1][0], position[1] - to[1][1]) > 3 * radius && countIn(boxAround(position, radius)) > 0);
   const put = (byName, share, isLined) => {
     const isGood = (place) => place.share >= share && (mayHide || place.hidden === 0 || wanted.length === 1);
     for (const places of byName) {
@@ -80,10 +80,9 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     }
     return 0;
   };
-  for (const byName of all) put(byName, isWhole ? OWN_SHARE : 0, !isWhole);
-  if (isWhole && !isClusters) { // groups between others: with a line
-    const named = new Set(placed.map(({ group }) => group));
-    for (const byName of all) if (!named.has(byName[0][0].group)) put(byName.slice(-1), 0, true);
+  for (const byName of all) {
+    const isPlaced = put(byName, isWhole ? OWN_SHARE : 0, !isWhole);
+    if (!isPlaced && isWhole && !isClusters) put(byName.slice(-1), 0, true); // between others
   }
   return placed;
 }
@@ -95,7 +94,7 @@ function crosses(line, { left, right, top, bottom }) {
 }
 
 /** Positions on a line, from its first to its last. */
-const stepsOf = ([from, to]) => Array.from({ length: 12 }, (_, step) => [0, 1].map((axis) => from[axis] + (to[axis] - from[axis]) * step / 11));
+const stepsOf = ([from, to]) => Array.from({ length: 24 }, (_, step) => [0, 1].map((axis) => from[axis] + (to[axis] - from[axis]) * step / 23));
 
 const boxAround = ([across, down], by) => ({ left: across - by, right: across + by, top: down - by, bottom: down + by });
 

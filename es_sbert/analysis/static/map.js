@@ -166,9 +166,11 @@ class TextMap {
   #drawPoints({ order, starts }, { scale, left, top }, radius, colorIn, outline = null) {
     const { width, height } = this.#canvas;
     for (let number = 0; number < CLASS_COUNT; number += 1) {
-      const point = pointOf(number === NO_GROUP ? 0.85 * radius : radius, shapeOf(number), colorIn(number), outline);
-      const half = point.width / 2;
+      const points = Array(STACKED + 1); // by size
       for (let at = starts[number]; at < starts[number + 1]; at += 1) {
+        const stack = stacks[order[at]];
+        const point = points[stack] ??= pointOf((number === NO_GROUP ? 0.85 : 1 + 0.15 * stack) * radius, shapeOf(number), colorIn(number), outline);
+        const half = point.width / 2;
         const across = Math.round(x[order[at]] * scale + left - half);
         const down = Math.round(y[order[at]] * scale + top - half);
         if (across > -point.width && across < width && down > -point.width && down < height) {
@@ -207,17 +209,20 @@ class TextMap {
     const labelOf = ({ group, members }) => ({
       group,
       members,
-      names: labelsOf(group, width).map((name) => (isFound ? `${name}${isClusters ? "" : ":"} ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
+      names: labelsOf(group, width).map((name) => (isFound ? `${name}: ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
     });
     const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map(labelOf), among, (text) => this.#at(text), { width, height, radius, isWhole });
     let labels = place(isFound ? this.#found : this.#sized, isFound ? texts : this.#all.order, !isFound);
     if (selected !== -1) {
       const isZoomed = this.#passing === null && this.#view.scale > 1.2 * this.#whole;
+      const neighbors = isZoomed ? labels.filter(({ group }) => group !== selected) : [];
       labels = isZoomed ? [] : labels.filter(({ group, words }) => group === selected && words !== numbers.format(group + 1)); // where it was before
       if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], texts, false);
+      labels.push(...neighbors.filter((other) => !labels.some((label) => overlaps(label, other))));
     }
     for (const { group, words, middle, line, to } of labels) {
-      const color = `rgb(${mixed(this.colors[classOfGroup[group]], this.ink, 0.65)})`;
+      const strong = mixed(this.colors[classOfGroup[group]], this.ink, 0.65);
+      const color = `rgb(${selected === -1 || group === selected ? strong : mixed(strong, this.ground, 0.6)})`;
       if (to !== null) {
         context.strokeStyle = color;
         context.lineWidth = 1;
@@ -389,7 +394,7 @@ const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], A
 
 const groupNote = (group) => (group === -1 ? kind.none : `${headingOf(group)}, ${figuresOf(group)}`);
 
-const CORNERS = [[], [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]], [[0, -1.5], [1.4, 1], [-1.4, 1]], [[0, -1.5], [1.5, 0], [0, 1.5], [-1.5, 0]]];
+const CORNERS = [[], [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]], [[0, -1.5], [1.4, 1], [-1.4, 1]], [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0]]];
 
 /** A point of a shape and a color, with an outline if that has a color, which is drawn once and copied to each place. */
 function pointOf(radius, shape, color, outline) {

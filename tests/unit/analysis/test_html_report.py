@@ -203,6 +203,15 @@ def test_map_keeps_neighbors_together(monkeypatch: pytest.MonkeyPatch, sampled: 
     assert (topics[distances.argmin(axis=1)] == topics).all()
 
 
+def test_identical_texts_share_a_point_and_unknown_ones_do_not() -> None:
+    vectors = np.random.default_rng(3).standard_normal((40, 8)).astype(np.float32)
+    texts = [f"text {number % 30}" for number in range(35)] + [""] * 5
+    vectors[30:35] = vectors[:5] + 1e-6  # as if embedded in another batch
+    points = map_points(vectors, texts=texts)
+    assert (points[30:35] == points[:5]).all()
+    assert len(np.unique(points, axis=0)) == 35
+
+
 @pytest.mark.parametrize(("count", "dimensions"), [(2, 3), (3, 8), (6, 2), (30, 1)])
 def test_map_of_few_texts_or_dimensions(count: int, dimensions: int) -> None:
     vectors = np.random.default_rng(2).standard_normal((count, dimensions)).astype(np.float32)
