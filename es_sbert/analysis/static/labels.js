@@ -6,9 +6,12 @@ const CELL = 3; // pixels
 const EDGE = 6; // pixels between a label and the side of the map
 const SAMPLED = 60; // texts of a group
 const AROUND = 12; // pixels around a label in which a reader looks for its points
+const NEXT = 24; // pixels between a label and its points that need no line
+const LONGEST = 50; // pixels of a line
+const APART = 5; // pixels between labels
 const FARTHEST = 60; // pixels between a label and the middle of its group, or its highest point
-const OWN_SHARE = isClusters ? 0.45 : 0.75; // of the points around a label, the least share that must be its own
-const ASIDE = [0, -0.5, 0.5, -1, 1, -1.25, 1.25, -1.5, 1.5]; // label widths from the middle of a group
+const OWN_SHARE = 0.45; // of the points around a label, the least share that must be its own
+const ASIDE = [0, -0.5, 0.5, -1, 1, -1.25, 1.25, -1.5, 1.5, -2.5, 2.5, -4, 4]; // label widths from the middle of a group
 
 // Keywords that narrow maps show, by group: the first one of the name that no larger group shows.
 const keywords = new Map();
@@ -32,8 +35,9 @@ function labelsOf(group, width) {
  * Place labels so that none overlaps another or is taken for the name of other points.
  *
  * `wanted` has groups with their `members` and `names`, words with their width, the longest first; `at` gives the position of
- * a text. If the map `isWhole`, clusters that lie apart come first, and a label that would be taken for another group's is left
- * out. Else the groups come in their order, and no label hides a text. `to` is a line from a label that is not next to its points.
+ * a text. Clusters of the whole map may have labels on points: those that lie apart come first, and a label that would be taken
+ * for another cluster's is left out. Else groups come in their order, no label hides a text, and `to` is a line from a label to
+ * its points if others are nearer.
  */
 function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   const countIn = countsOf(texts, at, width, height);
@@ -43,8 +47,10 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     const own = members.filter((_, place) => place % Math.ceil(members.length / SAMPLED) === 0).map(at);
     const each = members.length / own.length; // texts for each sampled one
     const cells = own.map((position) => position.map(cellOf));
-    const crowdAt = (box) => (each * countOwn(cells, box)) ** 2 / Math.max(1, countIn(box));
-    const [atX, atY] = isWhole ? middleOf(own.slice(0, Math.ceil(own.length / 3))) : mostOf(own, (position) => crowdAt(boxAround(position, AROUND))); // of the most central texts, or where most were found
+    const ownIn = (box) => each * countOwn(cells, box);
+    const foreignIn = (box) => Math.max(0, countIn(box) - ownIn(box));
+    // Of the most central texts, or where most were found.
+    const [atX, atY] = isWhole ? middleOf(own.slice(0, Math.ceil(own.length / 3))) : mostOf(own, (position) => ownIn(boxAround(position, AROUND)) ** 2 / Math.max(1, countIn(boxAround(position, AROUND))));
     if (atX < 0 || atX > width || atY < 0 || atY > height) return []; // not in view
     const farthest = mayHide ? FARTHEST : Math.max(FARTHEST, atY - Math.min(...own.map(([, down]) => Math.max(0, down))) + LABEL_LINE);
     return names.map(({ words, wide }) => {
@@ -55,11 +61,10 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
           const box = { left: middle - wide / 2, right: middle + wide / 2, top: line - LABEL_LINE / 2, bottom: line + LABEL_LINE / 2 };
           if (box.top < 0 || box.bottom > height) continue;
           const [around, covered] = [grown(box, AROUND), grown(box, radius + (mayHide ? 0 : 2))];
-          const [hidden, near] = [countIn(covered), each * countOwn(cells, around)];
+          const [hidden, near] = [countIn(covered), ownIn(around)];
           const share = Math.min(1, near / Math.max(1, countIn(around)));
-          const foreign = Math.max(0, hidden - each * countOwn(cells, covered));
-          const lost = mayHide ? 0.2 * hidden + 0.6 * foreign : 20 * hidden;
-          places.push({ ...box, group, own, words, middle, line, hidden, share, cost: (isWhole ? 4 : 8) * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) });
+          const lost = mayHide ? 0.2 * hidden + 0.6 * foreignIn(covered) : 20 * hidden;
+          places.push({ ...box, group, own, foreignIn, from: [atX, atY], words, middle, line, hidden, share, cost: (isWhole ? 4 : 8) * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) });
         }
       }
       return places.sort((one, two) => one.cost - two.cost);
@@ -68,21 +73,27 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   const all = wanted.map(candidates).filter((places) => places.length > 0 && places.every(([first]) => first !== undefined));
   if (mayHide) all.sort(([[one]], [[two]]) => one.cost - two.cost);
   const placed = [];
-  const isFree = (place) => placed.every((other) => !overlaps(place, other) && !crosses(place.to, other) && !crosses(other.to, place));
-  const isOverOthers = ({ to }) => to !== null && stepsOf(to).some((position) => Math.hypot(position[0] - to[1][0], position[1] - to[1][1]) > 3 * radius && countIn(boxAround(position, radius)) > 0);
-  const put = (byName, share, isLined) => {
-    const isGood = (place) => place.share >= share && (mayHide || place.hidden === 0 || wanted.length === 1);
-    for (const places of byName) {
-      for (const place of places.filter(isGood)) {
-        const lined = { ...place, to: isLined && place.share < OWN_SHARE ? lineFrom(place) : null };
-        if (isFree(lined) && !isOverOthers(lined)) return placed.push(lined);
-      }
+  const isFree = (place) => placed.every((other) => !overlaps(mayHide ? place : grown(place, APART), other) && !crosses(place.to, other) && !crosses(other.to, place));
+  /** A place with its line, null if it needs none; undefined if it is not a good place. */
+  const linked = (place) => {
+    if (mayHide) return place.share >= OWN_SHARE ? { ...place, to: null } : undefined;
+    if (place.hidden > 0) return wanted.length === 1 ? { ...place, to: null } : undefined;
+    const line = lineFrom(place, isWhole ? place.own : [place.from]);
+    const long = Math.hypot(line[1][0] - line[0][0], line[1][1] - line[0][1]);
+    const end = boxAround(line[1], 2 * radius); // points there cover each other
+    if (wanted.length === 1 || (long <= NEXT && place.foreignIn(grown(place, long + 3)) <= place.foreignIn(end))) return { ...place, to: null };
+    const isClear = stepsOf(line).every((position) => place.foreignIn(boxAround(position, radius)) === 0 || overlaps(boxAround(position, 1), end));
+    return isClear && long <= LONGEST ? { ...place, to: line } : undefined;
+  };
+  const put = (places, mayHaveLine) => {
+    for (const place of places) {
+      const label = linked(place);
+      if (label !== undefined && (mayHaveLine || label.to === null) && isFree(label)) return placed.push(label);
     }
     return 0;
   };
   for (const byName of all) {
-    const isPlaced = put(byName, isWhole ? OWN_SHARE : 0, !isWhole);
-    if (!isPlaced && isWhole && !isClusters) put(byName.slice(-1), 0, true); // between others
+    if (!byName.some((places) => put(places, !isWhole)) && isWhole) put(byName.at(-1), true); // between others
   }
   return placed;
 }
@@ -99,15 +110,18 @@ const stepsOf = ([from, to]) => Array.from({ length: 24 }, (_, step) => [0, 1].m
 const boxAround = ([across, down], by) => ({ left: across - by, right: across + by, top: down - by, bottom: down + by });
 
 /** The item with the largest value; the first of equal ones. */
-const mostOf = (items, valueOf) => items.reduce((best, item) => (valueOf(item) > valueOf(best) ? item : best));
+function mostOf(items, valueOf) {
+  const values = items.map(valueOf);
+  return items[values.indexOf(Math.max(...values))];
+}
 
 const grown = ({ left, right, top, bottom }, by) => ({ left: left - by, right: right + by, top: top - by, bottom: bottom + by });
 
-/** A line from the edge of a label to the nearest of its points. */
-function lineFrom({ left, right, top, bottom, own }) {
+/** A line from the edge of a label to the nearest of some positions. */
+function lineFrom({ left, right, top, bottom }, positions) {
   const from = ([across, down]) => [Math.max(left, Math.min(right, across)), Math.max(top + 3, Math.min(bottom - 3, down))];
   const gap = (point) => Math.hypot(point[0] - from(point)[0], point[1] - from(point)[1]);
-  const nearest = own.reduce((one, two) => (gap(two) < gap(one) ? two : one));
+  const nearest = mostOf(positions, (point) => -gap(point));
   return [from(nearest), nearest];
 }
 

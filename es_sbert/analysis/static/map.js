@@ -108,7 +108,7 @@ class TextMap {
     );
     const { left: l, right: r, top: t, bottom: b } = this.#bounds;
     this.#whole = Math.min(fitting([r - l, b - t], FRAMED), 1e5);
-    const scale = Math.min(fitting([right - left, bottom - top], framed), MOST_ZOOM * this.#whole / 4);
+    const scale = Math.min(fitting([right - left, bottom - top], framed), MOST_ZOOM * this.#whole / 10);
     this.#view = {
       scale: Math.max(scale, this.#whole), left: 0, top: 0,
     };
@@ -273,10 +273,18 @@ class TextMap {
     if (text !== -1) {
       this.#hoverBox.replaceChildren(
         element("p", { dir: "auto" }, beginning(texts[text], 160) || "(text not known)"),
-        element("p", { class: "note facts" }, fateOf(text), idOf(text), this.#copiesAt(text), element("span", {}, group === -1 ? "" : swatchOf(classOfGroup[group]), isClusters ? beginning(group === -1 ? kind.none : nameOf(group), NAME_SHOWN) : groupNote(group))),
+        element("p", { class: "note facts" }, fateOf(text), idOf(text), this.#copiesAt(text), this.#groupAt(text, group)),
       );
     }
     this.#redraw();
+  }
+
+  /** The group of a text, and of near-duplicates its cosine with the kept text. */
+  #groupAt(text, group) {
+    if (group === -1) return kind.none;
+    const { members, cosines, kept } = groups[group];
+    const cosine = isClusters || text === kept ? "" : `, cosine ${cosines[members.indexOf(text)].toFixed(DECIMALS)}`;
+    return element("span", {}, swatchOf(classOfGroup[group]), `${beginning(headingOf(group), NAME_SHOWN)}${cosine}`);
   }
 
   /** How many texts of a group are identical with one of it, and so at the same place. */
