@@ -150,6 +150,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Compare the words of the errors that a test has caught with its golden entry."""
+    from tests.raised import compare_recorded
+
+    with compare_recorded(pyfuncitem, pyfuncitem.funcargs["tmp_path_factory"].getbasetemp()):
+        return (yield)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Name a failed test at once: a run that is stopped, or takes too long, prints no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:

@@ -26,7 +26,7 @@ from tests.engine.ingest_support import bulk, contents, load, open_engine, put, 
 from tests.engine.migration.support import Overheard
 from tests.engine.vectors import state_of, vector_mapping, vector_value
 from tests.faulty_proxy import Exchange, FaultyProxy, cut_after
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.tiny import WORDS
 
 pytestmark = pytest.mark.one_engine
@@ -177,10 +177,10 @@ def test_wrong_text_and_dry_run_write_nothing(engine: Engine, plain: str, tiny: 
         assert state_of(engine, plain).mappings == before
         assert versions(engine, plain) == was
     assert report.is_accepted
-    with pytest.raises(IndexMismatch, match="has a text for '{titel}'"):
+    with raises_as_recorded(IndexMismatch):
         run(engine, plain, tiny, TextTemplate.parse("{titel}"))
     engine.put_mapping(plain, {"properties": {"empty": vector_mapping(engine, 16)}})
-    with pytest.raises(IndexMismatch, match="no document of .* has a vector in empty"):
+    with raises_as_recorded(IndexMismatch):
         run(engine, plain, tiny, vector_field="empty")
 
 
@@ -205,7 +205,7 @@ def test_documents_without_vector_or_text_are_counted_only(
 
 def test_second_run_adopts_documents_written_later(engine: Engine, plain: str, tiny: Encoder) -> None:
     run(engine, plain, tiny)
-    with pytest.raises(IndexMismatch, match="es-sbert already fills .*: all 60 vectors in it have metadata"):
+    with raises_as_recorded(IndexMismatch):
         run(engine, plain, tiny)
     more = [document | {"id": f"new{row}"} for row, document in enumerate(documents(5))]
     write(engine, plain, more, tiny.encode(titles(more), "document"))
@@ -228,7 +228,7 @@ def test_field_that_the_mapping_has_forgotten_is_adopted_again(engine: Engine, p
     after = state_of(engine, plain).mappings
     assert after["_meta"] == {"owner": "app", "es_sbert": before["_meta"]["es_sbert"]}
     assert contents(engine.info.url, plain) == documents_before
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         run(engine, plain, tiny)
 
 
@@ -250,7 +250,7 @@ def test_interrupted_adoption_resumes_and_keeps_failures(
         if name == "bulk" and requests > 2:
             raise RequestFailed("the connection broke", "Try again.", 0)
 
-    with pytest.raises(RequestFailed, match="the connection broke"):
+    with raises_as_recorded(RequestFailed):
         run(overheard(engine, lose), index_name, tiny, retry_seconds=0)
     engine.refresh(index_name)
     assert describe_index(engine, index_name).fields[0].current in (19, 20)

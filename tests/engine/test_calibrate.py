@@ -16,7 +16,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from tests.conftest import delete_index
 from tests.engine.ingest_support import WORDS, Loads, contents, load, open_engine, put, update, vector_of, write_jsonl
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 pytestmark = pytest.mark.one_engine
 
@@ -167,5 +167,5 @@ def test_invalid_calibrations_are_refused(filled: str, engine: Engine, encoder: 
     index = IndexCalibrator(engine, filled, "embedding")
     with raises(IndexMismatch, "model"):
         index.calibrate(tiny)
-    with pytest.raises(IndexMismatch, match="none of the 2 labeled documents with a vector, such as 'x'"):
+    with raises_as_recorded(IndexMismatch):
         index.calibrate(encoder, [LabeledQuery("a", ("x", "y"))])

@@ -20,7 +20,7 @@ from es_sbert.engines.connect import from_client
 from es_sbert.errors import IndexMismatch, UsageError
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.sample_indices import SampleIndices, samples
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 TEXT = "the man plays a guitar"
 
@@ -49,9 +49,9 @@ def test_sync_client_is_used_and_stays_open(site: SampleIndices) -> None:
         assert len(index.hybrid(TEXT, 5)) == 5
         assert len(index.similar_to("3", 5)) == 5
         assert index.engine.info == site.engine.info
-    with pytest.raises(UsageError, match="is closed"):
+    with raises_as_recorded(UsageError):
         index.search(TEXT, 5)
-    with pytest.raises(UsageError, match="is closed"):
+    with raises_as_recorded(UsageError):
         index.delete("none")
     assert from_client(client).count(site.one) > 0  # still open
     client.close()
@@ -82,7 +82,7 @@ def test_async_searches_find_the_same_without_blocking_the_loop(site: SampleIndi
             with raises(UsageError, "k"):
                 await index.search(TEXT, 0)
             await index.close()
-            with pytest.raises(UsageError, match="is closed"):
+            with raises_as_recorded(UsageError):
                 await index.search(TEXT, 5)
 
     asyncio.run(search())
@@ -93,7 +93,7 @@ def test_open_errors_are_raised_on_open(site: SampleIndices) -> None:
     url = site.engine.info.url
 
     async def search() -> None:
-        with pytest.raises(IndexMismatch):
+        with raises(IndexMismatch, "model"):
             async with AsyncSemanticIndex(site.foreign, url, **options(site)):
                 raise AssertionError("it was opened")
         async with AsyncOpenSearch(url) if site.opensearch else AsyncElasticsearch(url) as client:

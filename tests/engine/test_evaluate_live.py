@@ -21,6 +21,7 @@ from es_sbert.evaluation.judgement_files import read_judgements
 from es_sbert.evaluation.significance import compare_reports
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import load, open_engine, write_jsonl
+from tests.raised import raises_as_recorded
 from tests.tiny import write_tiny_bert
 
 _SUBJECTS = ("a man", "the man", "a cat", "the cat", "the guitar")
@@ -98,5 +99,5 @@ def test_index_metrics_match_in_memory_metrics(
     assert first["rows"][0]["figures"] == second["rows"][0]["figures"] == pytest.approx(expected, abs=1.0)
     assert compared["comparison"]["differences"]["judged"]["ndcg@10"]["difference"] == 0
     elsewhere = RetrievalCollection("elsewhere", {}, {"q": "q"}, {"q": {"x": 1, "y": 2}})
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         evaluate_index(index, elsewhere, settings, **how)  # type: ignore[arg-type]

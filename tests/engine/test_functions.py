@@ -12,6 +12,7 @@ from es_sbert import Encoder, ProgressSnapshot
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import UsageError
 from tests.engine.ingest_support import sentences, write_jsonl
+from tests.raised import raises
 
 pytestmark = pytest.mark.one_engine
 
@@ -46,6 +47,5 @@ def test_index_is_loaded_calibrated_and_migrated(
     [({"passages": 0}, "passages"), ({"format": "xls"}, "format"), ({"colour": 1}, "colour"), ({"model": 1}, "model")],
 )
 def test_wrong_keywords_of_functions_are_named(wrong: dict[str, Any], setting: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, setting, wrong[setting]):
         es_sbert.load_files("docs", "docs.jsonl", **wrong)
-    assert caught.value.setting == setting

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pytest
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -22,7 +21,7 @@ from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField,
 from tests.conftest import also_es8, also_opensearch2, on_every_version
 from tests.engine.sources import read_sources
 from tests.engine.vectors import load, random_vectors, state_of, vector_mapping, vector_value
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded, record
 
 DIMENSIONS = 64
 
@@ -66,20 +65,16 @@ def test_refusals_change_nothing(engine: Engine, index_name: str) -> None:
     """One index for all: nothing here may change it."""
     ensure(engine, index_name, text="{title}")
     before = engine.get_index(index_name)
-    refusals: list[tuple[dict[str, Any], str]] = [
-        ({"fingerprint": "b" * 32, "model_name": "model-b"}, "holds vectors of the model 'model-a'"),
-        ({"dimensions": 32}, f"dimensions of .* is {DIMENSIONS}, not 32"),
-        ({"index_type": "int8_hnsw"}, "the index type of .* is hnsw, not int8_hnsw"),
-        ({"shards": 3}, "already exists"),
-        ({"replicas": 0}, "already exists"),
-    ]
-    for changed, message in refusals:
-        with pytest.raises(IndexMismatch, match=message) as caught:
+    refusals: list[dict[str, Any]] = [
+        {"fingerprint": "b" * 32, "model_name": "model-b"}, {"dimensions": 32}, {"index_type": "int8_hnsw"},
+        {"shards": 3}, {"replicas": 0},
+    ]  # fmt: skip
+    for changed in refusals:
+        with raises_as_recorded(IndexMismatch):
             ensure(engine, index_name, **changed)
-        assert "`" in caught.value.remedy
     with raises(IndexMismatch, "vector_field") as caught:
         read_vector_field(engine, index_name, "other")
-    assert "`vector_field` to one of: embedding" in caught.value.remedy
+    record(caught.value)
     assert engine.get_index(index_name) == before
 
 
@@ -89,9 +84,8 @@ def test_missing_index_is_not_created_when_disallowed(engine: Engine, index_name
         lambda: read_vector_field(engine, index_name, "embedding"),
         lambda: describe_index(engine, index_name),
     ):
-        with pytest.raises(IndexMissing) as caught:
+        with raises_as_recorded(IndexMissing):
             look()
-        assert f"es-sbert index create {index_name}" in caught.value.remedy
     assert engine.get_index(index_name) is None
 
 
@@ -153,16 +147,9 @@ def test_incompatible_existing_fields_are_refused(engine: Engine, index_name: st
             },
         },
     )
-    for field, message in [
-        ("words", "is of type keyword, not a vector field"),
-        ("theirs", "were not made by es-sbert"),
-        ("euclid", "compares vectors by l2"),
-        ("edited", "another program made or changed one of them"),
-        ("blocked", "conflicts with es-sbert"),
-    ]:
-        with pytest.raises(IndexMismatch, match=message) as caught:
+    for field in ("words", "theirs", "euclid", "edited", "blocked"):
+        with raises_as_recorded(IndexMismatch):
             ensure(engine, index_name, name=field)
-        assert "index" in caught.value.remedy
 
 
 def test_opensearch_separates_graph_and_flat_fields(
@@ -173,7 +160,7 @@ def test_opensearch_separates_graph_and_flat_fields(
     engine.create_index(plain, {})
     with raises(IndexMismatch, "index_type") as caught:
         ensure(engine, plain, index_type="hnsw")
-    assert '`index_type="flat"`' in caught.value.remedy
+    record(caught.value)
     assert ensure(engine, plain, index_type="flat").outcome is FieldOutcome.ADDED
 
     engine.create_index(knn, {"settings": {"index.knn": True}})

@@ -9,6 +9,7 @@ import pytest
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from tests.engine.ingest_support import Interposed, Loads, put, sentences, wait_for_first_window
+from tests.raised import raises_as_recorded
 
 pytestmark = pytest.mark.one_engine
 
@@ -27,7 +28,7 @@ def test_index_deleted_or_replaced_while_embedding_gets_no_document(
     if in_place:
         put(engine, loads.index, sentences(20))
     files, id_field = ([], None) if in_place else ([loads.write(sentences(20))], "id")
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         loads.load(*files, encoder=Interposed(loads.encoder, delete), id_field=id_field, batch_window=5)
     assert (engine.get_index(loads.index) is None) is not is_replaced
     if is_replaced:
@@ -47,6 +48,6 @@ def test_index_deleted_before_read_back_is_reported(
         return [None] * len(keys)
 
     monkeypatch.setattr(Engine, "mget", lose)
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         loads.load(loads.write(sentences(5)), id_field="id")
     assert engine.get_index(loads.index) is None

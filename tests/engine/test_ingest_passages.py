@@ -208,7 +208,7 @@ def test_different_passage_settings_are_refused_with_remedy(engine: Engine, load
     assert engine.get_index(loads.index) is None  # nothing was made for it
     for unchanged in (0, 3):
         assert loads.load(path, id_field="id", passages=64).unchanged == unchanged
-    with pytest.raises(IndexMismatch, match=r"passages of 64 tokens, 8 of them shared, not passages of 32 tokens"):
+    with raises(IndexMismatch, "passages"):
         loads.load(path, id_field="id", passages=32)
     loads.load(path, id_field="id", vectors=("whole={text}",))
     with raises(IndexMismatch, "passages"):

@@ -16,6 +16,7 @@ from es_sbert.ingest.load_report import LoadReport
 from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import Interposed, Loads, ask, contents, load, open_engine, put, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
+from tests.raised import raises_as_recorded
 
 _NEGATE = (
     "def v = ctx.embedding; if (v instanceof List) { def n = new ArrayList(); "
@@ -79,24 +80,17 @@ def ingest(url: str, tiny: Encoder, tmp_path: Path) -> Ingest:
 
 @pytest.mark.parametrize("setting", ["index.default_pipeline", "index.final_pipeline"])
 @pytest.mark.parametrize(
-    ("processor", "difference"),
-    [
-        (LOWERCASE, "the text '{text}' is different"),
-        (NEGATE, "the vector in embedding has the cosine -1.000 with the one sent"),
-        (REMOVE, "the vector in embedding is missing"),
-    ],
+    "processor",
+    [LOWERCASE, NEGATE, REMOVE],
     ids=["lowercase", "negate", "remove"],
 )
 def test_altering_pipeline_stops_load_after_first_request(
-    url: str, piped: Piped, ingest: Ingest, tmp_path: Path, processor: dict[str, Any], setting: str, difference: str
+    url: str, piped: Piped, ingest: Ingest, tmp_path: Path, processor: dict[str, Any], setting: str
 ) -> None:
     index, state = piped(processor, setting), tmp_path / "state"
-    with pytest.raises(DocumentsAltered) as told:
+    with raises_as_recorded(DocumentsAltered) as told:
         ingest(index, batch_window=2, state=state)
-    assert difference in told.value.message
-    assert setting in told.value.remedy
     assert "after 2 documents were written" in told.value.with_notes()
-    assert f"PUT {index}/_settings" in told.value.remedy
     assert state.exists()
     stored = contents(url, index)
     assert len(stored) == 2, "nothing is sent after the first request"
@@ -105,7 +99,7 @@ def test_altering_pipeline_stops_load_after_first_request(
 
 def test_altered_vectors_stay_if_their_removal_would_lose_a_field(url: str, piped: Piped, ingest: Ingest) -> None:
     index = piped(NEGATE, _source={"excludes": ["price"]})
-    with pytest.raises(DocumentsAltered):
+    with raises_as_recorded(DocumentsAltered):
         ingest(index, batch_window=2)
     with open_engine(url) as engine:
         engine.refresh(index)
@@ -114,12 +108,12 @@ def test_altered_vectors_stay_if_their_removal_would_lose_a_field(url: str, pipe
 
 @pytest.mark.parametrize("processor", [NEGATE, REMOVE], ids=["negate", "remove"])
 def test_altered_passages_raise(piped: Piped, ingest: Ingest, processor: dict[str, Any]) -> None:
-    with pytest.raises(DocumentsAltered):
+    with raises_as_recorded(DocumentsAltered):
         ingest(piped(processor), passages=8)
 
 
 def test_altered_routing_raises(piped: Piped, ingest: Ingest) -> None:
-    with pytest.raises(DocumentsAltered):
+    with raises_as_recorded(DocumentsAltered):
         ingest(piped(REROUTE, shards=4))
 
 
@@ -142,7 +136,7 @@ def test_pipeline_added_mid_load_is_detected_and_rerun_repairs(
     options: dict[str, Any] = {"batch_window": 5, "state": state}
     with open_engine(url) as engine:
         meddle = Interposed(tiny, lambda window: put_pipeline(engine, index, NEGATE) if window == 2 else None)
-        with pytest.raises(DocumentsAltered):
+        with raises_as_recorded(DocumentsAltered):
             ingest(index, meddle, **options)
         put_pipeline(engine, index, HARMLESS)
     assert state.exists()
@@ -167,10 +161,8 @@ def test_in_place_embeddings_are_read_back(engine: Engine, tiny_loads: Loads) ->
 
     engine.create_index(tiny_loads.index, {})
     put(engine, tiny_loads.index, sentences(4))
-    with FaultyProxy(tiny_loads.url, faults=[drop]) as proxy, pytest.raises(DocumentsAltered) as told:
+    with FaultyProxy(tiny_loads.url, faults=[drop]) as proxy, raises_as_recorded(DocumentsAltered) as told:
         tiny_loads.load(url=proxy.url, batch_window=2)
-    assert "the vector in embedding is missing" in told.value.message
-    assert "a proxy in front of the engine" in told.value.remedy
     assert "after 2 documents were written" in told.value.with_notes()
     again = tiny_loads.load()
     assert (again.indexed, again.exit_code) == (4, 0)

@@ -31,6 +31,7 @@ from es_sbert.migration.migrate import migrate_index
 from tests.engine.ingest_support import contents, letters, load
 from tests.engine.migration.support import Place, expect_no_stragglers, indices_of
 from tests.engine.vectors import state_of, vector_mapping, vector_value
+from tests.raised import raises_as_recorded
 
 pytestmark = pytest.mark.one_engine
 
@@ -235,7 +236,7 @@ def test_number_whose_text_is_lost_is_not_written_again(
         assert "(note: 1.1)" in reasons["lost"]
         assert "(list.code: 7.0)" in reasons["nested"]
         wanted = {"index_type": "int8_hnsw", "replace_index": True, "dead_letters": tmp_path / "dead"}
-        with pytest.raises(IndexMismatch):
+        with raises_as_recorded(IndexMismatch):
             migrate_index(index_name, engine, encoder=tiny, retry_seconds=30, **wanted)
         cancel_migration(index_name, engine)
     phrase: Json = {"match_phrase": {"note": "1.10"}}
@@ -348,5 +349,5 @@ def test_migration_compares_the_text_of_numbers(
         return copy(hit | {"_source": hit["_source"] | {"part": [value, *hit["_source"]["part"][1:]]}}, *args)
 
     monkeypatch.setattr(document_copy, "copy_write", as_an_update_does)
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         place.migrate(encoders[1])

@@ -19,6 +19,7 @@ from es_sbert.errors import RequestFailed
 from tests.conftest import delete_index
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import ask
+from tests.raised import raises_as_recorded
 from tests.shared import alone_on_engines, folder_of_run
 from tests.tiny import write_tiny_bert
 
@@ -67,9 +68,8 @@ SEARCHES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_partial_answer_is_an_error_unless_it_is_allowed(both: SemanticIndex, names: list[str], search: str) -> None:
-    with pytest.raises(RequestFailed, match="only 1 of 2 shards.*no active copy") as caught:
+    with raises_as_recorded(RequestFailed):
         SEARCHES[search](both)
-    assert "_cluster/health" in caught.value.remedy
     result = SEARCHES[search](both, allow_partial=True)
     assert {hit.id for hit in result} == ({"0", "2"} if search == "similar" else {"0", "1", "2"})
     assert {hit.index for hit in result} == {names[0]}
@@ -83,7 +83,7 @@ def test_complete_result_is_not_partial(engine_url: str, names: list[str], tiny:
 
 
 def test_document_that_a_missing_shard_may_hold_is_not_called_missing(both: SemanticIndex) -> None:
-    with pytest.raises(RequestFailed, match="no active copy"):
+    with raises_as_recorded(RequestFailed):
         both.similar_to("unknown", allow_partial=True)
 
 

@@ -16,7 +16,7 @@ from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
 from tests.conftest import also_es8, on_every_version
 from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of
 from tests.engine.vectors import cosines
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 TEXT = "the man plays a guitar"
 CLOSE = 2e-5
@@ -111,7 +111,7 @@ def test_count_exists_and_get_see_what_the_name_covers(site: SampleIndices, one:
         id="17", index=site.one, source={"text": text_of(17), "group": 7, "number": 17}
     )
     assert one.get("bare")["_source"] == {"text": "nothing", "group": 1, "number": COUNT}
-    with pytest.raises(NotFoundError, match="there is no document 'missing'") as caught:
+    with raises(NotFoundError, "id", "missing") as caught:
         one.get("missing")
     assert (caught.value.status_code, caught.value.value) == (404, "missing")
     alias = f"{site.one}-sevens"
@@ -126,25 +126,20 @@ def test_count_exists_and_get_see_what_the_name_covers(site: SampleIndices, one:
 def test_names_of_elasticsearch_py_are_answered_with_the_names_here(site: SampleIndices, one: SemanticIndex) -> None:
     for hit in one.search(TEXT, 3):
         assert (hit["_id"], hit["_index"], hit["_score"], hit["_source"]) == (hit.id, hit.index, hit.score, hit.source)
-    calls: list[tuple[Any, dict[str, Any], str]] = [
-        (
-            one.search,
-            {"query": TEXT, "size": 3},
-            "Use text instead of query. Use k instead of size. The options are text",
-        ),
-        (one.search, {"text": TEXT, "min_score": 1}, "The options are text, k, rerank, window, filter"),
-        (one.count, {"query": {"term": {"group": 1}}}, "Use filter instead of query. The options are filter."),
-        (SemanticIndex, {"index": site.one, "text_field": "text"}, "The text is set where the index is created"),
-        (one.add, {"documents": [], "refresh": True}, "Searches see all that was written when the call returns. "),
-        (partial(SemanticIndex, "x"), {"index": site.one}, "The order is index, engine, model"),
-        (SemanticIndex, {"index": site.one, "model": one.encoder}, "Pass a valid string or an instance of Path, or an"),
-        (SemanticIndex, {"index": site.one, "hosts": site.engine.info.url}, "Use engine instead of hosts. "),
-        (SemanticIndex.create, {"name": site.one, "text_field": "text"}, "Use text_fields instead of text_field. "),
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (one.search, {"query": TEXT, "size": 3}),
+        (one.search, {"text": TEXT, "min_score": 1}),
+        (one.count, {"query": {"term": {"group": 1}}}),
+        (SemanticIndex, {"index": site.one, "text_field": "text"}),
+        (one.add, {"documents": [], "refresh": True}),
+        (partial(SemanticIndex, "x"), {"index": site.one}),
+        (SemanticIndex, {"index": site.one, "model": one.encoder}),
+        (SemanticIndex, {"index": site.one, "hosts": site.engine.info.url}),
+        (SemanticIndex.create, {"name": site.one, "text_field": "text"}),
     ]
-    for call, keywords, remedy in calls:
-        with pytest.raises(WrongArgument) as caught:
+    for call, keywords in calls:
+        with raises_as_recorded(WrongArgument):
             call(**keywords)
-        assert caught.value.remedy.startswith(remedy), caught.value.remedy
     for name, instead in (("msearch", "search_many"), ("bulk", "add"), ("hybrid_search", "hybrid")):
         with pytest.raises(AttributeError, match=f"SemanticIndex has no `{name}`; use `{instead}`"):
             getattr(one, name)
@@ -158,20 +153,17 @@ def test_timeout_is_that_of_the_connection_or_refused(site: SampleIndices) -> No
         assert index.engine._timeout == 7
     with raises(UsageError, "request_timeout", 7):
         SemanticIndex(site.one, site.engine, vector_field="v", request_timeout=7)
-    with pytest.raises(NotFoundError) as missing:
+    with raises_as_recorded(IndexMissing):
         SemanticIndex("no-such-index", address)
-    assert isinstance(missing.value, IndexMissing)
-    assert f"SemanticIndex.create('no-such-index', '{address}', text_fields=…)" in missing.value.remedy
     wrong: dict[str, Any] = {"sise": 3}
-    with pytest.raises(TypeError, match="The options are text, k, rerank, window, filter"):
+    with raises(WrongArgument, "sise", 3):
         SemanticIndex.search(SemanticIndex.__new__(SemanticIndex), "text", **wrong)
 
 
 def test_mixed_models_raise(site: SampleIndices) -> None:
-    with pytest.raises(IndexMismatch, match="cannot be compared") as caught:
+    with raises_as_recorded(IndexMismatch):
         open_at(site, [site.one, site.foreign])
-    assert "index migrate" in caught.value.remedy
-    with pytest.raises(IndexMismatch, match="holds passages"):
+    with raises_as_recorded(IndexMismatch):
         open_at(site, [site.one, site.split])
     with pytest.raises(IndexMissing) as missing:
         open_at(site, [site.one, "test-of-no-index"])
@@ -279,7 +271,7 @@ def test_wrong_arguments_are_named(site: SampleIndices, one: SemanticIndex) -> N
     ]
     for call, values in wrong:
         for name, value in values.items():
-            with pytest.raises(UsageError, match=rf"\b{name}\b"):
+            with raises_as_recorded(UsageError):
                 call(**{name: value})
 
 

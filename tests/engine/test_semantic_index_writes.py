@@ -17,7 +17,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, SourceError, UsageError
 from tests.engine.ingest_support import put
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 pytestmark = pytest.mark.one_engine
 
@@ -93,17 +93,17 @@ def test_field_id_of_documents_is_their_id(index: SemanticIndex) -> None:
 
 
 @pytest.mark.parametrize(
-    ("documents", "message"),
+    "documents",
     [
-        ([{"_routing": "r", "text": "a cat"}], 'set `routing_field="_routing"`'),
-        ([{"_index": "docs", "_id": "1", "_source": {"text": "a cat"}}], "the hits of a search.*\n.*each hit"),
-        ([{"body": "a cat"}], "has the field text, .*\n.*text_fields"),
+        [{"_routing": "r", "text": "a cat"}],
+        [{"_index": "docs", "_id": "1", "_source": {"text": "a cat"}}],
+        [{"body": "a cat"}],
     ],
 )
 def test_documents_are_refused_in_words_of_python(
-    index: SemanticIndex, engine: Engine, name: str, documents: Any, message: str
+    index: SemanticIndex, engine: Engine, name: str, documents: Any
 ) -> None:
-    with pytest.raises(SourceError, match=message) as refused:
+    with raises_as_recorded(SourceError) as refused:
         index.add(documents)
     assert not re.search("--|jq|query|column|file", str(refused.value))
     assert (engine.count(name), list(Path().iterdir())) == (0, [])
@@ -137,14 +137,14 @@ def test_report_has_unloadable_documents_and_the_folder_stays_empty(
 
 
 @pytest.mark.parametrize(
-    ("error", "message"), [(OSError("no rows"), "failed after 5 of them: no rows"), (ZeroDivisionError("odd"), "odd")]
+    ("error", "kind"), [(OSError("no rows"), SourceError), (ZeroDivisionError("odd"), ZeroDivisionError)]
 )
-def test_failing_iterator_ends_the_load(index: SemanticIndex, error: Exception, message: str) -> None:
+def test_failing_iterator_ends_the_load(index: SemanticIndex, error: Exception, kind: type[Exception]) -> None:
     def rows() -> Iterator[dict[str, Any]]:
         yield from sentences(5)
         raise error
 
-    with pytest.raises((SourceError, ZeroDivisionError), match=message):
+    with raises_as_recorded(kind):
         index.add(rows(), id_field="id")
 
 
@@ -164,9 +164,9 @@ def test_writes_require_a_single_index(engine: Engine, tiny: Encoder, name: str)
     SemanticIndex.create(f"{name}-2", engine, encoder=tiny, text_fields=["text"]).close()
     try:
         with SemanticIndex([name, f"{name}-2"], engine, encoder=tiny) as both:
-            with pytest.raises(UsageError, match="written to one index"):
+            with raises_as_recorded(UsageError):
                 both.add(sentences(1))
-            with pytest.raises(UsageError, match="deleted from one index"):
+            with raises_as_recorded(UsageError):
                 both.delete("d1")
     finally:
         engine.delete_index(f"{name}-2")

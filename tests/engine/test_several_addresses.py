@@ -22,6 +22,7 @@ from tests.conftest import free_port
 from tests.engine.ingest_support import Interposed, contents, load, sentences, write_jsonl
 from tests.engine.relay import Relay
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, cut_after, cut_before
+from tests.raised import raises_as_recorded
 
 # Far more than a test takes: a request that waits this long for a frozen node fails the test.
 TIMEOUT = 600.0
@@ -60,9 +61,8 @@ def faulty(url: str, paths: str, *faults: Fault | None) -> Iterator[tuple[Engine
 
 def test_no_command_starts_while_all_nodes_are_down() -> None:
     down = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
-    with pytest.raises(EngineUnreachable) as caught, connected(*down):
+    with raises_as_recorded(EngineUnreachable), connected(*down):
         pass
-    assert all(f"nothing listens at {url}" in caught.value.message for url in down)
 
 
 @one_engine

@@ -25,6 +25,7 @@ from es_sbert.migration.migrate import migrate_index
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import load, put, sentences, write_jsonl
 from tests.engine.vectors import state_of
+from tests.raised import raises_as_recorded
 
 
 def create(engine: Engine, index: str) -> None:
@@ -85,7 +86,7 @@ def test_documents_are_embedded_in_place_and_migrated(
         load(engine_url, tiny, index_name, dead=dead)
     before = read_index(index_name, engine, "embedding")
     assert len(before) == 20
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(30))
 
     wanted = {"name": f"{index_name}-new", "index_type": "int8_hnsw", "replace_index": True, "dead_letters": dead}
@@ -104,7 +105,7 @@ def test_passages_are_refused_before_anything_is_written(
     path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
     create(engine, index_name)
     for files in ((path,), ()):
-        with pytest.raises(IndexMismatch):
+        with raises_as_recorded(IndexMismatch):
             load(engine_url, tiny, index_name, *files, dead=dead, id_field="id" if files else None, passages=8)
         if files:
             engine.bulk(index_name, b'{"index":{"_id":"1"}}\n{"text":"a river"}\n')

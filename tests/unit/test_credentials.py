@@ -9,6 +9,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.errors import UsageError
+from tests.raised import raises_as_recorded
 
 SECRET = "hunter2-öß"
 
@@ -31,25 +32,17 @@ def test_secret_file_is_stripped_of_line_ends_and_never_shown(
     assert SECRET not in repr(settings)
     monkeypatch.setenv(f"ES_SBERT_{name.upper()}_FILE", str(file))
     assert getattr(EngineSettings(**more), name).get_secret_value() == SECRET
-    with pytest.raises(UsageError, match="set twice") as caught:
+    with raises_as_recorded(UsageError) as caught:
         EngineSettings(**{name: SECRET}, **more)
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"\n", "must contain one line of UTF-8 text"),
-        (b"hunter2\nhunter3\n", "must contain one line of UTF-8 text"),
-        (b"hunter2\xff", "one line of UTF-8 text"),
-        (None, "cannot be read: No such file"),
-    ],
-)
-def test_invalid_secret_file_is_rejected_without_echo(tmp_path: Path, data: bytes | None, message: str) -> None:
+@pytest.mark.parametrize("data", [b"\n", b"hunter2\nhunter3\n", b"hunter2\xff", None])
+def test_invalid_secret_file_is_rejected_without_echo(tmp_path: Path, data: bytes | None) -> None:
     file = tmp_path / "secret"
     if data is not None:
         file.write_bytes(data)
-    with pytest.raises(UsageError, match=message) as caught:
+    with raises_as_recorded(UsageError) as caught:
         EngineSettings(api_key_file=file)
     error: BaseException | None = caught.value
     while error is not None:
@@ -68,7 +61,7 @@ def test_invalid_secret_file_is_rejected_without_echo(tmp_path: Path, data: byte
     ids=str,
 )
 def test_conflicting_credentials_are_rejected(given: dict[str, str]) -> None:
-    with pytest.raises(UsageError) as caught:
+    with raises_as_recorded(UsageError) as caught:
         EngineSettings(**given)  # type: ignore[arg-type]
     assert SECRET not in str(caught.value)
 
@@ -81,11 +74,11 @@ def test_empty_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_setting_of_an_earlier_version_is_refused_unless_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="no setting sniff"):
+    with raises_as_recorded(UsageError):
         EngineSettings(sniff="x")  # type: ignore[call-arg]
     for value in ("false", "0", "no", ""):
         monkeypatch.setenv("ES_SBERT_SNIFF", value)
         assert EngineSettings(url="http://localhost:9200").url == "http://localhost:9200"
     monkeypatch.setenv("ES_SBERT_SNIFF", "x")
-    with pytest.raises(UsageError, match="ES_SBERT_SNIFF"):
+    with raises_as_recorded(UsageError):
         EngineSettings()

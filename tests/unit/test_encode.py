@@ -19,6 +19,7 @@ from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.read_texts import read_file_texts, read_texts
 from es_sbert.io.file_formats import FileOptions
+from tests.raised import raises_as_recorded
 from tests.tiny import HIDDEN, write_tiny_bert
 
 LINES = "a man\nplays guitar\r\n\nthe cat sleeps"
@@ -75,30 +76,30 @@ def test_records_without_a_text_are_left_out_with_their_reasons(tmp_path: Path) 
     for line, reason in zip(found.skipped.lines(), reasons, strict=True):
         assert line.startswith("1 left out: ")
         assert reason in line
-    with pytest.raises(SourceError, match="none of the 5 records has the text field title"):
+    with raises_as_recorded(SourceError):
         read_file_texts([str(path)], template=TextTemplate.parse("{title}"))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        ("a.txt.gz", gzip.compress(b"text")[:-5], "the gzip data ends early"),
-        ("a.jsonl", b'{"text": "a"}\n[]', "a.jsonl:2: the line is a JSON array"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": null}', "a.jsonl:2: the text field text is missing, null"),
-        ("a.jsonl", b'{"text": 7}', "a.jsonl:1: the text field text is a JSON number, not a string"),
+        ("a.txt.gz", gzip.compress(b"text")[:-5]),
+        ("a.jsonl", b'{"text": "a"}\n[]'),
+        ("a.jsonl", b'{"text": "a"}\n{"text": null}'),
+        ("a.jsonl", b'{"text": 7}'),
     ],
 )
 def test_a_bad_record_is_named_and_nothing_is_written(
-    encoder: Encoder, tmp_path: Path, name: str, content: bytes, message: str
+    encoder: Encoder, tmp_path: Path, name: str, content: bytes
 ) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(SourceError, match=message):
+    with raises_as_recorded(SourceError):
         encode_file(encoder, read(tmp_path / name, content), tmp_path / "out/v.npy")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_full_disk_raises_output_error(encoder: Encoder) -> None:
-    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OutputError):
+    with Path("/dev/full").open("wb", buffering=0) as full, raises_as_recorded(OutputError):
         encode_file(encoder, [("a", b'{"text": "a"}')], full)
 
 
@@ -113,7 +114,7 @@ def test_a_pipe_is_written_to_and_not_replaced(encoder: Encoder, tmp_path: Path)
     assert pipe.is_fifo()
     assert link.is_symlink()
     os.mkfifo(tmp_path / "pipe.npy")
-    with pytest.raises(UsageError, match="cannot hold an array"):
+    with raises_as_recorded(UsageError):
         encode_file(encoder, [("a man", b'{"text": "a man"}')], tmp_path / "pipe.npy")
 
 

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from es_sbert.errors import UsageError
 from es_sbert.gateway.server import TESTED_UVICORN, DrainingServer, LimitedHttpProtocol, check_uvicorn
+from tests.raised import raises_as_recorded
 from tests.unit.test_packaging import ROOT
 
 # Private names of others, by module. Each of these modules says in its docstring why there is no other way.
@@ -78,9 +79,8 @@ def test_gateway_refuses_a_uvicorn_that_was_not_tested(monkeypatch: pytest.Monke
     """On a new minor version, run tests/gateway/security before it is named as tested."""
     check_uvicorn()
     monkeypatch.setattr(uvicorn, "__version__", f"0.{TESTED_UVICORN[1] + 1}.0")
-    with pytest.raises(UsageError, match="is not supported") as caught:
+    with raises_as_recorded(UsageError):
         check_uvicorn()
-    assert "install" in caught.value.remedy
 
 
 @pytest.mark.train

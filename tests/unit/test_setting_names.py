@@ -19,6 +19,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
 from es_sbert.io.file_formats import FileOptions
 from es_sbert.messages import setting, spell_settings
+from tests.raised import raises_as_recorded
 from tests.unit.golden import golden_messages
 
 _ROOT = Path(__file__).parents[2]
@@ -78,17 +79,16 @@ def test_any_value_of_a_setting_is_shown_as_an_argument(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "in_python"),
+    "call",
     [
-        (lambda: Encoder("all-MiniLM-L6-v2", device="gpu"), '`device="gpu"`'),
-        (lambda: FileOptions(delimiter="abc"), "`delimiter="),
-        (lambda: EngineSettings(username="me"), "Set `username`"),
+        lambda: Encoder("all-MiniLM-L6-v2", device="gpu"),
+        lambda: FileOptions(delimiter="abc"),
+        lambda: EngineSettings(username="me"),
     ],
 )
-def test_python_programs_see_keyword_arguments(call: Callable[[], object], in_python: str) -> None:
-    with pytest.raises(UsageError) as raised:
+def test_python_programs_see_keyword_arguments(call: Callable[[], object]) -> None:
+    with raises_as_recorded(UsageError) as raised:
         call()
-    assert in_python in str(raised.value)
     assert "--" not in str(raised.value)
 
 

@@ -26,11 +26,11 @@ from es_sbert.errors import (
 from es_sbert.exporters import export_model
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings, check_index_name
 from es_sbert.gateway.upstream import Upstream
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 
 def test_only_usage_errors_are_value_errors() -> None:
-    with pytest.raises(ValueError, match="is not a device") as raised:
+    with raises(ValueError, "device", "gpu") as raised:
         Encoder("all-MiniLM-L6-v2", device="gpu")
     assert isinstance(raised.value, EsSbertError)
     assert not issubclass(RecipeInvalid, ValueError)
@@ -75,5 +75,5 @@ def test_usage_errors_are_not_wrapped(build: Callable[[], object], setting: str 
 
 def test_the_gateway_takes_no_bad_request_for_a_bad_response() -> None:
     upstream = Upstream(EngineSettings(url="http://localhost:9200"), Limits())
-    with pytest.raises(UsageError, match="not such a search"), upstream.parsing("GET /docs"):
+    with raises_as_recorded(UsageError), upstream.parsing("GET /docs"):
         raise UsageError("not such a search", "Use another.")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import orjson
-import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch
 from tests.docs_requests import shown_requests
 from tests.engine.ingest_support import ask
 from tests.engine.migration.support import Place, document, everything
+from tests.raised import raises_as_recorded
 
 PAGE = Path(__file__).parents[3] / "docs/operations.md"
 
@@ -27,9 +27,8 @@ def test_alias_moves_back_if_nothing_was_written_since(place: Place, encoders: t
     assert place.alias_target() == place.index
     place.assert_holds(everything(), encoders[0])
     place.write({"x": document(700)})
-    with pytest.raises(IndexMismatch) as caught:
+    with raises_as_recorded(IndexMismatch):
         place.migrate(encoders[1])
-    assert f"`DELETE /{new}`" in caught.value.remedy
     place.engine.delete_index(new)
     assert place.migrate(encoders[1]).finished
     place.assert_holds(everything() | {"x": document(700)}, encoders[1])

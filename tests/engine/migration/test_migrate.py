@@ -21,7 +21,7 @@ from tests.conftest import on_every_version
 from tests.engine.ingest_support import Interposed, ask, open_engine
 from tests.engine.migration.support import COUNT, Encoders, Overheard, Place, everything, interrupted, migrate_as
 from tests.engine.vectors import field_of, state_of
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 pytestmark = pytest.mark.one_engine
 
@@ -40,12 +40,10 @@ def test_alias_moves_to_equal_index_with_new_vectors(place: Place, encoders: Enc
     assert place.contents(place.index) == before
     assert engine.get_aliases(place.index)[place.index] == {}
     assert result.kept == [place.index]
-    with pytest.raises(IndexMismatch, match="already") as caught:
+    with raises_as_recorded(IndexMismatch):
         place.migrate(second)
-    assert f"`DELETE /{place.index}`" in caught.value.remedy
-    with pytest.raises(IndexMismatch, match="already exists") as caught:
+    with raises_as_recorded(IndexMismatch):
         place.migrate(encoders[0], name=place.index)
-    assert f"`DELETE /{place.index}`" in caught.value.remedy
     assert place.migrate(encoders[0]).kept == [result.target]
     engine.delete_index(result.target)
     engine.delete_index(place.index)
@@ -56,18 +54,18 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: Encod
     control = interrupted()
     stopped = place.migrate(encoders[1], control=control)
     assert (stopped.finished, stopped.exit_code, place.alias_target()) == (False, 130, place.index)
-    with pytest.raises(IndexMismatch, match="is being migrated to .* already"):
+    with raises_as_recorded(IndexMismatch):
         place.migrate(encoders[1], name=f"{place.alias}-other")
 
     used = {"index": stopped.target, "alias": f"{place.alias}-used"}
     place.engine.update_aliases([{"add": used}])
-    with pytest.raises(IndexMismatch, match=f"has the alias {place.alias}-used, so it is in use"):
+    with raises_as_recorded(IndexMismatch):
         cancel_migration(place.alias, place.engine)
     place.engine.update_aliases([{"remove": used}])
     assert cancel_migration(place.alias, place.engine) == (place.index, stopped.target)
     assert place.engine.get_index(stopped.target) is None
     assert read_target_pointer(state_of(place.engine, place.index)) is None
-    with pytest.raises(IndexMismatch, match="no migration of"):
+    with raises_as_recorded(IndexMismatch):
         cancel_migration(place.alias, place.engine)
     place.assert_holds(everything(), encoders[0])
 
@@ -78,7 +76,7 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: Encod
     finished = place.migrate(encoders[1])
     assert (finished.resumed, finished.finished, finished.target) == (True, True, stopped.target)
     place.assert_holds(everything(), encoders[1])
-    with pytest.raises(IndexMismatch, match="already"):
+    with raises_as_recorded(IndexMismatch):
         place.migrate(encoders[1])
 
 
@@ -117,7 +115,7 @@ def test_migration_that_another_machine_takes_over_or_cancels_ends(
             else:
                 migrate_as(place9, engine, encoders[1], control=interrupted())
 
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         migrate_as(place9, Overheard(engine, interfere), encoders[1])
     assert place9.alias_target() == place9.index
 
@@ -130,7 +128,7 @@ def test_engine_that_refuses_vectors_is_an_error_and_no_interrupt(place9: Place,
             raise AccessDenied("bulk is refused by the test", "Grant it.")
 
     interposed: Any = Interposed(encoders[1], lambda window: embedding.set())
-    with pytest.raises(EngineError, match=r"bulk is refused by the test \(Grant it\)"):
+    with raises_as_recorded(EngineError):
         migrate_as(place9, Overheard(place9.engine, refuse), interposed)
     assert place9.alias_target() == place9.index
     assert place9.migrate(encoders[1]).resumed
@@ -142,9 +140,8 @@ def test_replace_index_turns_index_into_alias(place: Place, encoders: Encoders) 
     engine.update_aliases([{"remove": {"index": place.index, "alias": place.alias}}])
     engine.put_settings(place.index, {"index.hidden": "true"})
     alias, place.alias = place.alias, place.index
-    with pytest.raises(UsageError, match="is an index, not an alias") as caught:
+    with raises_as_recorded(UsageError):
         place.migrate(encoders[1])
-    assert "`replace_index`" in caught.value.remedy
     result = place.migrate(encoders[1], replace_index=True)
     assert (result.finished, result.dropped) == (True, True)
     assert place.alias_target() == result.target != place.index
@@ -181,7 +178,7 @@ def test_tampered_target_index_is_not_swapped(place: Place, encoders: Encoders) 
                 self._engine.refresh(target)
             return self._engine.count(name, query)
 
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         migrate_as(place, Spoiling(place.engine), encoders[1])
     assert place.alias_target() == place.index
 
@@ -195,7 +192,7 @@ def test_target_that_has_lost_documents_is_not_swapped(step: str, place9: Place,
         if name == step and engine.get_index(target) is not None:
             engine.bulk(target, b'{"delete":{"_id":"1"}}\n{"delete":{"_id":"2"}}\n')
 
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         migrate_as(place9, Overheard(engine, lose), encoders[1])
     assert place9.alias_target() == place9.index
 
@@ -207,11 +204,11 @@ def test_invalid_migrations_are_refused_without_changes(place9: Place, encoders:
     with pytest.raises(IndexMissing):
         place.migrate(second)
     place.alias = alias
-    with pytest.raises(IndexMismatch, match="already"):
+    with raises_as_recorded(IndexMismatch):
         place.migrate(encoders[0])
-    with pytest.raises(UsageError, match="needs at least 64 dimensions"):
+    with raises(UsageError, "index_type", "bbq_hnsw"):
         place.migrate(second, index_type="bbq_hnsw")
-    with migration_lock(engine.info.url, place.alias), pytest.raises(UsageError, match="another process is migrating"):
+    with migration_lock(engine.info.url, place.alias), raises_as_recorded(UsageError):
         place.migrate(second)
     assert engine.get_index(place.index) == before
 
@@ -226,9 +223,8 @@ def test_data_stream_is_refused_before_copying(
         ask(engine, "PUT", f"/_index_template/{stream}", body=template)
         try:
             ask(engine, "PUT", f"/_data_stream/{stream}")
-            with pytest.raises(IndexMismatch) as caught:
+            with raises_as_recorded(IndexMismatch):
                 Place(engine, stream, "", tmp_path / "dead.jsonl").migrate(encoders[1])
-            assert "Add a vector field of the new model to each of its indices" in caught.value.remedy
         finally:
             ask(engine, "DELETE", f"/_data_stream/{stream}")
             ask(engine, "DELETE", f"/_index_template/{stream}")

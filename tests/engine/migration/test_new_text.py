@@ -12,6 +12,7 @@ from es_sbert.index.vector_field import read_vector_field, require_index
 from es_sbert.migration.migration_state import find_begun
 from tests.engine.ingest_support import same_vectors
 from tests.engine.migration.support import COUNT, Place, interrupted
+from tests.raised import raises_as_recorded
 
 pytestmark = pytest.mark.one_engine
 
@@ -31,9 +32,8 @@ def test_same_model_can_embed_a_different_text(place9: Place, encoders: tuple[En
     assert (result.finished, result.embedded, result.compared) == (True, COUNT, 50)
     assert read_vector_field(place9.engine, place9.alias, "embedding").meta.text == TITLED.template
     assert_vectors_of(place9, TITLED, encoders[0])
-    with pytest.raises(IndexMismatch) as caught:
+    with raises_as_recorded(IndexMismatch):
         place9.migrate(encoders[0], text_template=TITLED.template)
-    assert "nothing to do" in caught.value.remedy
     place9.migrate(encoders[1], text_fields="title")
     assert_vectors_of(place9, TextTemplate.parse("{title}"), encoders[1])
     place9.engine.delete_index(result.target)
@@ -41,9 +41,8 @@ def test_same_model_can_embed_a_different_text(place9: Place, encoders: tuple[En
 
 def test_migration_resumes_only_with_its_own_text(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     stopped = place9.migrate(encoders[0], control=interrupted(), text_template=TITLED.template)
-    with pytest.raises(IndexMismatch) as caught:
+    with raises_as_recorded(IndexMismatch):
         place9.migrate(encoders[0], text_template="{title}")
-    assert "--cancel" in caught.value.remedy
     again = place9.migrate(encoders[0], text_template=TITLED.template)
     assert (again.resumed, again.finished, again.target) == (True, True, stopped.target)
     assert_vectors_of(place9, TITLED, encoders[0])
@@ -51,10 +50,8 @@ def test_migration_resumes_only_with_its_own_text(place9: Place, encoders: tuple
 
 def test_template_matching_no_document_is_refused(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     before = require_index(place9.engine, place9.index)
-    refusals = {"{titel}. {text}": "mean title?", "{number}": "a JSON number", "{embedding_meta}": "es-sbert writes"}
-    for template, said in refusals.items():
-        with pytest.raises(UsageError) as caught:
+    for template in ("{titel}. {text}", "{number}", "{embedding_meta}"):
+        with raises_as_recorded(UsageError):
             place9.migrate(encoders[0], text_template=template)
-        assert said in str(caught.value)
     assert require_index(place9.engine, place9.index) == before
     assert find_begun(place9.engine, before) is None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch
@@ -17,6 +15,7 @@ from es_sbert.migration.alias_swap import cancel_migration
 from es_sbert.migration.migration_state import find_begun, kept_index, read_migration_state
 from tests.engine.migration.support import Place, killed_after
 from tests.engine.vectors import state_of
+from tests.raised import raises_as_recorded
 
 Encoders = tuple[Encoder, Encoder]
 
@@ -56,7 +55,7 @@ def test_cancel_of_a_copy_does_not_cancel_the_original(place: Place, encoders: E
     target = target_of(place)
     copied = f"{place.alias}-copy-new"
     restore(place, target, copied)
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         cancel_migration(copied, place.engine)
     assert place.engine.get_index(target) is not None
     place.migrate(encoders[1])
@@ -68,9 +67,8 @@ def test_migration_whose_old_index_was_restored_is_reported_as_orphaned(place: P
         place.migrate(encoders[1])
     target = target_of(place)
     restore(place, place.index, place.index, place.alias)
-    with pytest.raises(IndexMismatch) as caught:
+    with raises_as_recorded(IndexMismatch):
         cancel_migration(target, place.engine)
     # Without it, a new migration begins.
-    assert f"Delete {target}" in caught.value.remedy
     place.engine.delete_index(target)
     assert place.migrate(encoders[1]).exit_code == 0

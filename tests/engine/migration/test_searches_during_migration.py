@@ -14,6 +14,7 @@ from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.ingest_support import wait_until
 from tests.engine.migration.support import Overheard, Place, text_of
+from tests.raised import raises
 
 pytestmark = pytest.mark.one_engine
 
@@ -37,7 +38,7 @@ def test_open_index_follows_alias_after_old_index_is_deleted(place: Place, encod
         assert by_mapping.field.meta.fingerprint == second.info.fingerprint
         with SemanticIndex(place.alias, place.engine, encoder=second) as fresh:
             assert fresh.search("a man plays", k=3).hits == hits
-        with pytest.raises(IndexMismatch):
+        with raises(IndexMismatch, "model"):
             by_encoder.search("a man plays", k=3)
 
 

@@ -13,6 +13,7 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters.export_bundle import export_bundle
+from tests.raised import raises_as_recorded
 from tests.tiny import write_tiny_bert
 from tests.unit.bundle.test_model_files import LFS_POINTER
 
@@ -31,45 +32,43 @@ def _edit(path: Path, change: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "message"),
+    ("file", "change"),
     [
-        (EncoderManifest.FILE_NAME, lambda m: m.update(fingerprint="0" * 32), "fingerprint no longer agree"),
-        (EncoderManifest.FILE_NAME, lambda m: m.update(format=99), "has format 99"),
-        (EncoderManifest.FILE_NAME, lambda m: m["variants"]["fp32"].update(file="../../x.onnx"), "outside the bundle"),
-        (EncoderManifest.FILE_NAME, lambda m: m.update(dimensions="many"), "dimensions: Input should be a valid int"),
-        ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls"), "fingerprint, pooling no longer agree"),
-        ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q"), "prompts no longer agree"),
+        (EncoderManifest.FILE_NAME, lambda m: m.update(fingerprint="0" * 32)),
+        (EncoderManifest.FILE_NAME, lambda m: m.update(format=99)),
+        (EncoderManifest.FILE_NAME, lambda m: m["variants"]["fp32"].update(file="../../x.onnx")),
+        (EncoderManifest.FILE_NAME, lambda m: m.update(dimensions="many")),
+        ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls")),
+        ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q")),
     ],
 )
-def test_edited_bundle_is_rejected(bundle: Path, file: str, change: Callable[[Any], Any], message: str) -> None:
+def test_edited_bundle_is_rejected(bundle: Path, file: str, change: Callable[[Any], Any]) -> None:
     _edit(bundle / file, change)
-    with pytest.raises(BundleInvalid, match=message) as error:
+    with raises_as_recorded(BundleInvalid):
         Encoder(str(bundle), device="cpu", precision="fp32")
-    assert error.value.remedy
 
 
 def test_changed_graph_is_refused(bundle: Path) -> None:
     opened = open_encoder_bundle(bundle)
     path = opened.variant_file("fp32")
     path.write_bytes(path.read_bytes() + b"\0")
-    with pytest.raises(BundleInvalid, match="changed after its export"):
+    with raises_as_recorded(BundleInvalid):
         Encoder(str(bundle), device="cpu", precision="fp32")
     path.unlink()
-    with pytest.raises(BundleInvalid, match="is missing"):
+    with raises_as_recorded(BundleInvalid):
         Encoder(str(bundle), device="cpu", precision="fp32")
     path.write_text(LFS_POINTER)
-    with pytest.raises(BundleInvalid, match="is a Git LFS pointer"):
+    with raises_as_recorded(BundleInvalid):
         opened.variant_file("fp32")
 
 
 def test_missing_variant_error_names_the_export_option(bundle: Path) -> None:
-    with pytest.raises(ModelError) as error:
+    with raises_as_recorded(ModelError):
         Encoder(str(bundle), device="cpu", precision="int8")
-    assert "--precision int8" in error.value.remedy
 
 
 def test_cache_that_cannot_be_written_is_a_model_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a caller of the gateway it is no mistake of its request."""
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "model/config.json"))
-    with pytest.raises(ModelError):
+    with raises_as_recorded(ModelError):
         Encoder(write_tiny_bert(tmp_path / "model"), device="cpu", precision="fp32")

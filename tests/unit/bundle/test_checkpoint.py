@@ -14,6 +14,7 @@ from es_sbert.bundle.modules import Activation, Dense, Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import ModelError
+from tests.raised import raises_as_recorded
 from tests.tiny import HIDDEN, POSITIONS, rotate_vectors, write_tiny_bert
 
 SBERT, POOLING, DENSE = "sentence_bert_config.json", "1_Pooling/config.json", "3_Dense/config.json"
@@ -143,52 +144,34 @@ def _modules(*kinds: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "message"),
+    ("file", "content"),
     [
-        ("modules.json", "{", "modules.json is broken"),
-        ("modules.json", [{"type": "sentence_transformers.models.Transformer", "path": "../x"}], "outside"),
-        ("config.json", [], "config.json does not hold a JSON object"),
-        ("tokenizer_config.json", {"padding_side": "left"}, "pads on the left.*depend on the batch"),
-        ("tokenizer.json", {"added_tokens": 5}, "the tokenizer in .* is broken"),
-        ("tokenizer.json", None, r"has no tokenizer\.json"),
-        (SBERT, {"max_seq_length": "24"}, "max_seq_length is not a number"),
-        (SBERT, {"modality_config": {"text": 5}}, r"modality_config\.text is not an object"),
-        (SBERT, {"processing_kwargs": {"text": 5}}, r"processing_kwargs\.text is not an object"),
-        (SBERT, {"do_lower_case": "maybe"}, "has a setting of the wrong type: .*\nlowercase"),
-        ("modules.json", [], "lists no module"),
-        ("modules.json", [{"type": "own.Gate", "path": ""}], r"class own\.Gate, which is not one of sentence-transf"),
-        ("modules.json", [{**each, "name": "x"} for each in _modules("Transformer", "Pooling")], "the same name"),
-        ("modules.json", _modules("Pooling", "Transformer"), "lists Pooling, Transformer; .* begin with a Transformer"),
-        ("modules.json", _modules("Transformer", "Sparse"), "has a Sparse module"),
-        ("modules.json", _modules("BoW", "Transformer"), "has a BoW module, which counts the words"),
-        ("modules.json", _modules("CLIPModel"), "has a CLIPModel module, which embeds images too"),
-        ("modules.json", _modules("Transformer", "WeightedLayerPooling"), "has a WeightedLayerPooling module, which "),
-        ("modules.json", _modules("StaticEmbedding"), "have no table of token vectors"),
-        (POOLING, {"pooling_mode": 5}, "1_Pooling/config.json: .*int"),
-        (POOLING, {"pooling_mode": []}, "names no pooling mode"),
-        (DENSE, {"use_residual": 1}, "use_residual is 1"),
-        (DENSE, {"activation_function": "torch.nn.PReLU"}, "the activation PReLU"),  # it has weights
-        (DENSE, {"activation_function": "torch.nn.Softmax"}, "the activation Softmax"),  # of several values
-        (DENSE, {"in_features": "wide"}, "3_Dense/config.json: .*\nin_features"),
-        (DENSE, {"module_input_name": 5}, "module_input_name and module_output_name must be strings"),
-        (SETTINGS, {"prompts": {"query": 5}}, "prompts is not an object of strings"),
-        (SETTINGS, {"default_prompt_name": 5}, "default_prompt_name is 5"),
-        (SETTINGS, {"default_prompt_name": "other"}, "default prompt 'other', but no prompt with that name"),
-        ("config.json", None, "config.json is missing"),
-        ("tokenizer.json", "nonsense", "tokenizer.json cannot be read"),
-        (POOLING, {"pooling_mode": "median"}, "median"),
-        (SBERT, {"processor_kwargs": {"magic": True}}, "has the unknown setting processor_kwargs.magic"),
-        ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side left"),
-        ("model.safetensors", None, "no model.safetensors"),
+        ("modules.json", "{"), ("modules.json", [{"type": "sentence_transformers.models.Transformer", "path": "../x"}]),
+        ("config.json", []), ("tokenizer_config.json", {"padding_side": "left"}),
+        ("tokenizer.json", {"added_tokens": 5}), ("tokenizer.json", None), (SBERT, {"max_seq_length": "24"}),
+        (SBERT, {"modality_config": {"text": 5}}), (SBERT, {"processing_kwargs": {"text": 5}}),
+        (SBERT, {"do_lower_case": "maybe"}), ("modules.json", []), ("modules.json", [{"type": "own.Gate", "path": ""}]),
+        ("modules.json", [{**each, "name": "x"} for each in _modules("Transformer", "Pooling")]),
+        ("modules.json", _modules("Pooling", "Transformer")), ("modules.json", _modules("Transformer", "Sparse")),
+        ("modules.json", _modules("BoW", "Transformer")), ("modules.json", _modules("CLIPModel")),
+        ("modules.json", _modules("Transformer", "WeightedLayerPooling")),
+        ("modules.json", _modules("StaticEmbedding")), (POOLING, {"pooling_mode": 5}), (POOLING, {"pooling_mode": []}),
+        (DENSE, {"use_residual": 1}),
+        (DENSE, {"activation_function": "torch.nn.PReLU"}),  # it has weights
+        (DENSE, {"activation_function": "torch.nn.Softmax"}),  # of several values
+        (DENSE, {"in_features": "wide"}), (DENSE, {"module_input_name": 5}), (SETTINGS, {"prompts": {"query": 5}}),
+        (SETTINGS, {"default_prompt_name": 5}), (SETTINGS, {"default_prompt_name": "other"}), ("config.json", None),
+        ("tokenizer.json", "nonsense"), (POOLING, {"pooling_mode": "median"}),
+        (SBERT, {"processor_kwargs": {"magic": True}}), ("tokenizer_config.json", {"truncation_side": "left"}),
+        ("model.safetensors", None),
     ],
-)
-def test_broken_folders_raise_model_error(folder: Path, file: str, content: Any, message: str) -> None:
+)  # fmt: skip
+def test_broken_folders_raise_model_error(folder: Path, file: str, content: Any) -> None:
     rotate_vectors(folder, np.eye(HIDDEN, dtype=np.float32))
     if isinstance(content, dict):
         content = json.loads((folder / file).read_text()) | content
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(ModelError, match=message) as error:
+    with raises_as_recorded(ModelError):
         read_sentence_model(folder)
-    assert error.value.remedy

@@ -14,6 +14,7 @@ from es_sbert.bundle.model_files import read_header, read_json, read_module_entr
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid
+from tests.raised import raises_as_recorded
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.timeout(60)
@@ -38,7 +39,7 @@ def test_other_than_regular_files_are_refused(
     monkeypatch.chdir(tmp_path)
     (folder / name).unlink(missing_ok=True)
     place(folder / name)
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         _ = read_sentence_model(folder, "tiny").fingerprint
 
 
@@ -51,7 +52,7 @@ def test_deeply_nested_files_are_refused(tmp_path: Path, name: str) -> None:
         if name == "model.safetensors":
             data = len(data).to_bytes(8, "little") + data
         (folder / name).write_bytes(data)
-        with pytest.raises(BundleInvalid):
+        with raises_as_recorded(BundleInvalid):
             _ = read_sentence_model(folder, "tiny").fingerprint
 
 
@@ -59,9 +60,9 @@ def test_huge_files_are_refused_unread(tmp_path: Path) -> None:
     for name, read in (("config.json", read_json), ("modules.json", lambda path: read_module_entries(path.parent))):
         with (tmp_path / name).open("wb") as file:
             file.truncate(8 << 30)  # sparse
-        with pytest.raises(BundleInvalid, match=r"has 8\.6 GB, more than the limit of 128\.0 MB for texts of a model"):
+        with raises_as_recorded(BundleInvalid):
             read(tmp_path / name)
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         read_header(tmp_path / "config.json")
 
 
@@ -72,5 +73,5 @@ def test_tokenizer_without_an_unknown_token_is_refused(tmp_path: Path, monkeypat
     settings["model"]["vocab"]["[UNUSED]"] = settings["model"]["vocab"].pop("[UNK]")
     settings["added_tokens"] = [token for token in settings["added_tokens"] if token["content"] != "[UNK]"]
     (folder / "tokenizer.json").write_text(json.dumps(settings))
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         Encoder(str(folder), device="cpu", precision="fp32").encode(["zebra"])

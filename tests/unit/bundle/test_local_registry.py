@@ -25,7 +25,7 @@ from es_sbert.bundle.local_registry import (
 )
 from es_sbert.bundle.model_lookup import IndexModel, find_index_model, installed_model_folder, resolve_model
 from es_sbert.errors import ModelNotFound, OutputError, RegistryInvalid, UsageError
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.tiny import write_tiny_bert
 from tests.unit.bundle.conftest import in_hub_cache
 
@@ -97,7 +97,7 @@ def test_unregister_by_name_folder_or_hash_keeps_the_folder(tuned: Path) -> None
     assert tuned.is_dir()
     registered(tuned)
     for key in ("other", mark[:7], "", str(tuned.parent)):
-        with pytest.raises(ModelNotFound):
+        with raises_as_recorded(ModelNotFound):
             unregister_model(key)
 
 
@@ -105,7 +105,7 @@ def test_ambiguous_name_is_rejected(tmp_path: Path) -> None:
     first, second = (write_tiny_bert(tmp_path / str(seed) / "model", seed=seed) for seed in range(2))
     marks = [registered(folder) for folder in (first, second)]
     assert [find_index_model("docs", "model", mark).folder for mark in marks] == [first, second]
-    with pytest.raises(ModelNotFound):
+    with raises_as_recorded(ModelNotFound):
         resolve_model("model")
     with raises(UsageError, "model"):
         unregister_model("model")
@@ -121,14 +121,13 @@ def test_ambiguous_name_is_rejected(tmp_path: Path) -> None:
 def test_broken_registry_is_reported_and_not_overwritten(content: str, registry: Path, tuned: Path) -> None:
     registry.write_text(content)
     for action in (read_registry, lambda: registered(tuned), lambda: unregister_model("x"), lambda: resolve_model("x")):
-        with pytest.raises(RegistryInvalid) as caught:
+        with raises_as_recorded(RegistryInvalid):
             action()
-        assert str(registry) in caught.value.message
     assert registry.read_text() == content
     # What does not need the registry works without it.
     assert resolve_model(DEFAULT) == installed_model_folder(DEFAULT)
     assert find_index_model("docs", DEFAULT, "0" * 32).folder == installed_model_folder(DEFAULT)
-    with pytest.raises(ModelNotFound):
+    with raises_as_recorded(ModelNotFound):
         find_index_model("docs", "tuned", "0" * 32)
 
 
@@ -139,7 +138,7 @@ def test_failed_registration_is_a_warning_only_after_a_model_was_written(
     try_register_model(tuned, fingerprint_of(tuned))
     assert f"`es-sbert model add {tuned}`" in caplog.records[-1].__dict__["text"]
     monkeypatch.setenv("ES_SBERT_REGISTRY", str(registry / "models.json"))
-    with pytest.raises(OutputError):
+    with raises_as_recorded(OutputError):
         registered(tuned)
 
 
@@ -147,7 +146,7 @@ def test_registry_that_is_a_pipe_or_device_is_refused(tmp_path: Path, monkeypatc
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", os.devnull):
         monkeypatch.setenv("ES_SBERT_REGISTRY", str(path))
-        with pytest.raises(RegistryInvalid):
+        with raises_as_recorded(RegistryInvalid):
             read_registry()
 
 
@@ -202,9 +201,8 @@ def test_registered_model_that_is_gone_is_not_downloaded(tuned: Path, hub: Path)
     registered(tuned)
     in_hub_cache(hub, "sentence-transformers/tuned", seed=2)
     shutil.rmtree(tuned)
-    with pytest.raises(ModelNotFound) as caught:
+    with raises_as_recorded(ModelNotFound):
         resolve_model("tuned")
-    assert "es-sbert model add FOLDER" in caught.value.remedy
     assert registered_model_folder("other") is None
 
 
@@ -217,7 +215,7 @@ def test_index_model_is_found_by_fingerprint_under_any_name(tuned: Path) -> None
 def test_folder_in_cwd_is_used_only_if_the_fingerprint_matches(tuned: Path) -> None:
     mark = fingerprint_of(tuned)
     here = write_tiny_bert(Path("quickstart"), seed=1)
-    with pytest.raises(ModelNotFound):
+    with raises_as_recorded(ModelNotFound):
         find_index_model("docs", "quickstart", mark)
     shutil.rmtree(here)
     shutil.copytree(tuned, here)
@@ -235,15 +233,11 @@ def test_error_names_index_model_and_folder_state(tuned: Path, name: str) -> Non
     mark = registered(tuned)
     other = write_tiny_bert(tuned.parent / "other", seed=1)
     shutil.rmtree(tuned)
-    needs = f"the index docs needs the model {name!r} ({mark[:12]}), which was not found: "
-    with pytest.raises(ModelNotFound) as moved:
+    with raises_as_recorded(ModelNotFound) as moved:
         find_index_model("docs", name, mark)
-    assert moved.value.message.startswith(f"{needs}its folder {tuned} was moved or deleted")
-    assert "es-sbert model add FOLDER" in moved.value.remedy
     other.rename(tuned)
-    with pytest.raises(ModelNotFound) as changed:
+    with raises_as_recorded(ModelNotFound) as changed:
         find_index_model("docs", name, mark)
-    assert changed.value.message.startswith(f"{needs}its folder {tuned} now holds another model")
     for error in (moved, changed):
         assert "the hub" not in error.value.message
 
@@ -252,7 +246,7 @@ def test_hub_cache_is_used_only_if_the_fingerprint_matches(tuned: Path, hub: Pat
     mark = registered(tuned)
     shutil.rmtree(tuned)
     downloaded = in_hub_cache(hub, "sentence-transformers/tuned", seed=1)
-    with pytest.raises(ModelNotFound):
+    with raises_as_recorded(ModelNotFound):
         find_index_model("docs", "tuned", mark)
     same = fingerprint_of(downloaded)
     register_model(tuned, same)
@@ -262,5 +256,5 @@ def test_hub_cache_is_used_only_if_the_fingerprint_matches(tuned: Path, hub: Pat
 def test_registered_model_with_another_fingerprint_is_not_used(tuned: Path, hub: Path) -> None:
     registered(tuned, name="quickstart")
     in_hub_cache(hub, "sentence-transformers/quickstart", seed=2)
-    with pytest.raises(ModelNotFound):
+    with raises_as_recorded(ModelNotFound):
         find_index_model("docs", "quickstart", "0" * 32)

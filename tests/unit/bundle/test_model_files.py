@@ -11,6 +11,7 @@ from es_sbert.bundle.fingerprint import hash_tensors
 from es_sbert.bundle.model_files import find_weight_files, read_header, read_tensor, write_json
 from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from tests.raised import raises_as_recorded
 from tests.tiny import write_tiny_bert
 
 TENSORS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, dtype=np.float16)}
@@ -43,31 +44,31 @@ def test_broken_files_are_rejected(tmp_path: Path) -> None:
     for content in (b"", b"abc", whole[:20], whole[:-1], whole + b"x", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"):
         broken = tmp_path / "broken"
         broken.write_bytes(content)
-        with pytest.raises(BundleInvalid, match="broken"):
+        with raises_as_recorded(BundleInvalid):
             read_header(broken)
-    with pytest.raises(BundleInvalid, match="cannot be read"):
+    with raises_as_recorded(BundleInvalid):
         read_header(tmp_path / "missing")
     entry = read_header(tmp_path / "model.safetensors")["a"]
-    with pytest.raises(BundleInvalid, match="broken at the tensor a"):
+    with raises_as_recorded(BundleInvalid):
         read_tensor(tmp_path / "model.safetensors", "a", {**entry, "shape": [2, 4]})
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        ("pytorch_model.bin", "", "pickle"),
-        ("model-00001-of-00002.safetensors", "", r"shards of weights, but no model\.safetensors\.index\.json"),
-        ("model.safetensors.index.json", "{}", "has no weight_map"),
-        ("model.safetensors.index.json", '{"weight_map": {"a": "../a"}}', "'../a', which is outside the folder"),
+        ("pytorch_model.bin", ""),
+        ("model-00001-of-00002.safetensors", ""),
+        ("model.safetensors.index.json", "{}"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "../a"}}'),
     ],
 )
-def test_unusable_weights_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_unusable_weights_are_refused(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(BundleInvalid, match=message):
+    with raises_as_recorded(BundleInvalid):
         find_weight_files(tmp_path)
     assert find_weight_files(_save(tmp_path / "model.safetensors", TENSORS).parent) == [tmp_path / "model.safetensors"]
     _save(tmp_path / "model.safetensors", {f"_orig_mod.{key}": tensor for key, tensor in TENSORS.items()})
-    with pytest.raises(BundleInvalid, match=r"begin with '_orig_mod\.'"):
+    with raises_as_recorded(BundleInvalid):
         find_weight_files(tmp_path)
 
 
@@ -84,17 +85,15 @@ def test_folder_with_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Pa
     write_json(scorer / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     for folder in (plain, alone, nested / "0_Transformer", scorer, classifier):
         write_json(folder / name, {"peft_type": "LORA", "base_model_name_or_path": "base"})
-    for read, folder, library_class in (
-        (read_sentence_model, plain, "SentenceTransformer"), (read_sentence_model, alone, "SentenceTransformer"),
-        (read_sentence_model, nested, "SentenceTransformer"),
-        (lambda folder: read_plain_transformer(folder, "model"), plain, "SentenceTransformer"),
-        (lambda folder: read_plain_transformer(folder, "model"), alone, "SentenceTransformer"),
-        (read_cross_encoder, scorer, "CrossEncoder"), (read_cross_encoder, classifier, "CrossEncoder"),
-    ):  # fmt: skip
-        with pytest.raises(UnsupportedArchitecture) as raised:
-            read(folder)
-        base = "'base'" if name == "adapter_config.json" else "'BASE_MODEL'"
-        assert f"model = {library_class}({base})" in raised.value.remedy
+    for folder in (plain, alone, nested):
+        with raises_as_recorded(UnsupportedArchitecture):
+            read_sentence_model(folder)
+    for folder in (plain, alone):
+        with raises_as_recorded(UnsupportedArchitecture):
+            read_plain_transformer(folder, "model")
+    for folder in (scorer, classifier):
+        with raises_as_recorded(UnsupportedArchitecture):
+            read_cross_encoder(folder)
 
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
@@ -107,6 +106,5 @@ def test_git_lfs_pointer_is_named(tmp_path: Path, file: str) -> None:
         (folder / "tokenizer.json").unlink()
         (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     (folder / file).write_text(LFS_POINTER)
-    with pytest.raises(BundleInvalid) as raised:
+    with raises_as_recorded(BundleInvalid):
         read_sentence_model(folder)
-    assert "`git lfs pull`" in raised.value.remedy

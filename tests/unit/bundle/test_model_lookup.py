@@ -7,7 +7,7 @@ import pytest
 from es_sbert.bundle.local_registry import fingerprint_of, register_model
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import ModelNotFound
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.tiny import write_tiny_bert
 from tests.unit.bundle.conftest import in_hub_cache
 
@@ -30,29 +30,26 @@ def test_unreachable_hub_raises_model_not_found(hub: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    "name",
     [
-        ("all-minilm-l6-v3", "Did you mean all-MiniLM-L6-v2? Or use"),
-        ("bge-small-en", "Did you mean bge-small-en-v1.5? Fetch it with `es-sbert model fetch bge-small-en-v1.5`."),
-        ("e5-small-v3", "Did you mean e5-small-v2? Or use"),  # it has been fetched
-        ("cross-encoder/ms-marco-MiniLM-L6-v2", "Check the name."),  # no sentence encoder is meant
+        "all-minilm-l6-v3",
+        "bge-small-en",
+        "e5-small-v3",  # it has been fetched
+        "cross-encoder/ms-marco-MiniLM-L6-v2",  # no sentence encoder is meant
     ],
 )
-def test_similar_model_is_suggested(
-    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, hint: str
-) -> None:
+def test_similar_model_is_suggested(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "models.json"))
     for number, registered in enumerate(("support-tickets", "e5-small-v2")):
         folder = write_tiny_bert(tmp_path / registered, seed=number)
         register_model(folder, fingerprint_of(folder))
-    with pytest.raises(ModelNotFound) as refused:
+    with raises_as_recorded(ModelNotFound):
         resolve_model(name)
-    assert refused.value.remedy.startswith(hint)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where", "a/b/c", "with space", "", "a/b--c"])
 def test_paths_are_not_requested_from_the_hub(hub: Path, name: str) -> None:
-    with pytest.raises(ModelNotFound):
+    with raises_as_recorded(ModelNotFound):
         resolve_model(name)
 
 

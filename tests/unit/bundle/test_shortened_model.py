@@ -18,7 +18,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.shortened_model import shortened_model_folder, shortened_name, split_shortened_name
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UsageError
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.tiny import HIDDEN, write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -91,9 +91,9 @@ def test_index_model_is_found_by_its_name(tmp_path: Path) -> None:
     fingerprint = read_sentence_model(resolve_model("mine@3")).fingerprint
     found = find_index_model("docs", "mine@3", fingerprint)
     assert (found.name, read_sentence_model(found.folder).fingerprint) == ("mine@3", fingerprint)
-    with pytest.raises(ModelNotFound, match="mine@4 is a different model on this machine"):
+    with raises_as_recorded(ModelNotFound):
         find_index_model("docs", "mine@4", fingerprint)
-    with pytest.raises(ModelNotFound, match="cannot be truncated"):
+    with raises_as_recorded(ModelNotFound):
         find_index_model("docs", "mine@400", fingerprint)
 
 

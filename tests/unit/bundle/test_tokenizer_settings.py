@@ -26,6 +26,7 @@ from es_sbert.bundle.model_files import read_json, read_optional_json
 from es_sbert.bundle.tokenizer_settings import apply_changes, read_tokenizer_json, resolve_tokenizer
 from es_sbert.errors import BundleInvalid
 from es_sbert.exporters.parity import parity_sentences
+from tests.raised import raises_as_recorded
 from tests.unit.checkpoints import keep_only_the_vocabulary
 
 CORPUS = parity_sentences(64, 256)
@@ -187,7 +188,7 @@ def test_vocabulary_without_a_tokenizer_file_is_read(saved: Path, tmp_path: Path
     folder = shutil.copytree(saved, tmp_path / "old")
     keep_only_the_vocabulary(folder)
     if saved.name in ("XLMRobertaTokenizer", "CamembertTokenizer", "Qwen2Tokenizer", "GemmaTokenizer"):
-        with pytest.raises(BundleInvalid):
+        with raises_as_recorded(BundleInvalid):
             read_tokenizer_json(folder, {}, read_json(folder / "config.json"))
     else:
         check(folder)

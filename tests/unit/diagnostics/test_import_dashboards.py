@@ -16,7 +16,7 @@ from es_sbert.diagnostics.import_dashboards import import_objects, kibana_addres
 from es_sbert.diagnostics.saved_objects import DashboardProduct, SavedObject, search_objects
 from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
 from tests.dashboards.import_api import ImportApi, serving
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.unit.engines.web_server import served
 
 ENGINE = EngineSettings(_env_file=None)  # type: ignore[call-arg]
@@ -77,9 +77,8 @@ def test_import_into_spaces_and_tenants() -> None:
     with serving(kibana) as url:
         _import(f"{url}/s/search", DashboardProduct.KIBANA)
         assert list(kibana.objects) == ["search"]
-        with pytest.raises(RequestFailed, match="404") as caught:
+        with raises_as_recorded(RequestFailed):
             _import(f"{url}/s/none", DashboardProduct.KIBANA)
-        assert "/s/SPACE" in caught.value.remedy
         with raises(UsageError, "tenant"):
             _import(url, DashboardProduct.KIBANA, tenant="global")
     with serving(other) as url:
@@ -94,21 +93,19 @@ def test_credentials_of_kibana_come_before_those_of_the_engine(api: ImportApi, m
         _import(url, api.product, engine=engine)
         monkeypatch.setenv("ES_SBERT_KIBANA_USERNAME", "user")
         monkeypatch.setenv("ES_SBERT_KIBANA_PASSWORD", "wrong")
-        with pytest.raises(AccessDenied, match="401") as caught:
+        with raises_as_recorded(AccessDenied) as caught:
             _import(url, api.product, engine=engine)
-        assert "ES_SBERT_KIBANA_PASSWORD" in caught.value.remedy
         assert "wrong" not in str(caught.value)
         monkeypatch.setenv("ES_SBERT_KIBANA_PASSWORD", "secret")
         _import(url, api.product)
         api.may_import = False
-        with pytest.raises(AccessDenied, match="Unable to bulk_create") as caught:
+        with raises_as_recorded(AccessDenied):
             _import(url, api.product)
-        assert "Give the user" in caught.value.remedy
 
 
 def test_wrong_dashboard_product_is_rejected_before_import(api: ImportApi, url: str) -> None:
     [other] = set(DashboardProduct) - {api.product}
-    with pytest.raises(UnsupportedEngine):
+    with raises_as_recorded(UnsupportedEngine):
         _import(url, other)
     assert api.requests == ["GET /api/status"]
 
@@ -126,43 +123,36 @@ def test_import_over_tls_requires_the_ca(api: ImportApi, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("method", "answer", "kind", "words"),
+    ("method", "answer", "kind"),
     [
-        ("status", (302, {}), AccessDenied, "redirects GET /api/status"),
-        ("status", (502, {}), EngineUnreachable, "a proxy at .* cannot reach its server"),
-        ("fields", (500, {"message": "out of memory"}), RequestFailed, r"\(500\): out of memory"),
-        ("import_file", (200, ["ok"]), UnsupportedEngine, "did not return the result of an import"),
-        ("import_file", (200, {"success": False, "errors": [{"id": f"o{n}"} for n in range(7)]}), RequestFailed,
-         "“o4”: unknown; and 2 more"),
+        ("status", (302, {}), AccessDenied),
+        ("status", (502, {}), EngineUnreachable),
+        ("fields", (500, {"message": "out of memory"}), RequestFailed),
+        ("import_file", (200, ["ok"]), UnsupportedEngine),
+        ("import_file", (200, {"success": False, "errors": [{"id": f"o{n}"} for n in range(7)]}), RequestFailed),
     ],
 )  # fmt: skip
 def test_an_import_that_failed_is_an_error(
-    method: str, answer: Any, kind: type[EsSbertError], words: str, monkeypatch: pytest.MonkeyPatch
+    method: str, answer: Any, kind: type[EsSbertError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = ImportApi(DashboardProduct.DASHBOARDS)
     monkeypatch.setattr(api, method, lambda *asked: answer)
-    with serving(api) as url, pytest.raises(kind, match=words):
+    with serving(api) as url, raises_as_recorded(kind):
         _import(url, api.product)
 
 
 def test_other_servers_get_no_objects() -> None:
     with served(None) as other:
-        with pytest.raises(UnsupportedEngine):
+        with raises_as_recorded(UnsupportedEngine):
             _import(other.url, DashboardProduct.KIBANA)
         other.status, other.body = 401, b"<p>Sign in"
-        with pytest.raises(AccessDenied):
+        with raises_as_recorded(AccessDenied):
             _import(other.url, DashboardProduct.KIBANA)
     assert other.requests == ["/api/status"] * 2
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"id": ""}, "non-empty|too short"),
-        ({"attributes": {"title": "x", "new": 1}}, "“x”: .*(is not valid|unexpected)"),
-    ],
-)
-def test_rejected_objects_are_named(change: dict[str, Any], words: str, api: ImportApi, url: str) -> None:
-    with pytest.raises(RequestFailed, match=words):
+@pytest.mark.parametrize("change", [{"id": ""}, {"attributes": {"title": "x", "new": 1}}])
+def test_rejected_objects_are_named(change: dict[str, Any], api: ImportApi, url: str) -> None:
+    with raises_as_recorded(RequestFailed):
         _import(url, api.product, [replace(_objects(api.product)[-1], **change)])
     assert not any(api.objects.values())

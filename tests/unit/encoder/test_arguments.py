@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
+from tests.raised import raises, raises_as_recorded
 
 
 def refused(name: str, call: Callable[..., object], *arguments: Any, **named: Any) -> None:
-    with pytest.raises(UsageError, match=re.escape(name)):
+    with raises(UsageError, name):
         call(*arguments, **named)
 
 
@@ -41,35 +41,35 @@ def test_type_errors_are_type_errors_and_values_are_not(encoder: Encoder, tiny: 
     for wrong in ({"threads": "2"}, {"batches": 2}, {"device": None}):
         with pytest.raises(TypeError):
             Encoder(tiny, **wrong)
-    for call in (lambda: encoder.encode("a", "passage"), lambda: Encoder(tiny, device="gpu")):
-        with pytest.raises(ValueError, match="passage|gpu") as caught:
-            call()
-        assert not isinstance(caught.value, TypeError)
+    with raises(UsageError, "kind", "passage") as caught:
+        encoder.encode("a", "passage")
+    assert not isinstance(caught.value, TypeError)
+    with raises(UsageError, "device", "gpu") as caught:
+        Encoder(tiny, device="gpu")
+    assert not isinstance(caught.value, TypeError)
 
 
 @pytest.mark.parametrize("text", ["ab\ud800", "\udc00" + "long " * 30_000])
 def test_text_with_half_a_surrogate_pair_is_named(encoder: Encoder, text: str) -> None:
     for call in (encoder.encode, lambda texts: list(encoder.encode_stream(texts, window=2))):
-        with pytest.raises(UsageError, match=re.escape(repr(text[:80])) + ".*surrogates not allowed at character"):
+        with raises_as_recorded(UsageError):
             call(["a cat", "", "another", text])
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
 def test_missing_text_is_named_by_its_place(encoder: Encoder, missing: Any) -> None:
     texts = [*["a cat"] * 5, missing]
-    message = (
-        f"`texts[5]` is {missing!r}, of type {type(missing).__name__}\n  Pass a list of str; leave out missing values"
-    )
     for call in (encoder.encode, lambda texts: list(encoder.encode_stream(texts, window=2))):
-        refused(message, call, texts)
+        with raises_as_recorded(UsageError):
+            call(texts)
 
 
 def test_wrong_arguments_of_methods_are_named(encoder: Encoder) -> None:
     for kind in ("passage", ["query"]):
         for call in (encoder.encode, encoder.encode_stream):
-            refused("`kind`", call, ["a"], kind)
+            refused("kind", call, ["a"], kind)
     refused("text", encoder.embed_query, ["a"])
-    refused("`window`", encoder.encode_stream, ["a"], window=0)
+    refused("window", encoder.encode_stream, ["a"], window=0)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_wrong_arguments_of_methods_are_named(encoder: Encoder) -> None:
 )
 def test_a_wrong_argument_of_a_model_is_named(tiny: Path, name: str, values: list[Any]) -> None:
     for value in values:
-        refused(f"`{name}", Encoder, **{"model": tiny, name: value})
+        refused(name, Encoder, **{"model": tiny, name: value})

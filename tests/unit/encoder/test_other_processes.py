@@ -27,6 +27,7 @@ from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.variant_candidates import default_exports
 from tests.conftest import free_port
+from tests.raised import raises_as_recorded
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import export_small_reranker
 
@@ -203,7 +204,7 @@ def test_pickle_of_another_model_is_refused(tmp_path: Path) -> None:
         pickled = pickle.dumps(encoder)
     shutil.rmtree(tmp_path / "model")
     write_tiny_bert(tmp_path / "model", seed=2)
-    with pytest.raises(ModelError):
+    with raises_as_recorded(ModelError):
         pickle.loads(pickled)
 
 
@@ -212,7 +213,7 @@ def test_another_model_is_refused_after_a_fork(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "model")
         write_tiny_bert(tmp_path / "model", seed=2)
         encoder.pipeline._inherit()  # as in a forked process
-        with pytest.raises(ModelError):
+        with raises_as_recorded(ModelError):
             encoder.encode("a text")
 
 
@@ -220,5 +221,5 @@ def test_cuda_is_refused_after_a_fork(cross_encoder: Path, monkeypatch: pytest.M
     with Reranker(cross_encoder) as reranker:
         monkeypatch.setattr(reranker, "_selected", replace(vars(reranker)["_selected"], device=Device("cuda", 1)))
         reranker._inherit()  # as in a forked process
-        with pytest.raises(DeviceError):
+        with raises_as_recorded(DeviceError):
             reranker.predict("a", ["b"])

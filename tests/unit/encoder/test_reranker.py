@@ -24,6 +24,7 @@ from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.runtime import openvino_session, variant_candidates
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_session import OnnxCpuModel
+from tests.raised import raises, raises_as_recorded
 from tests.unit.checkpoints import export_small_reranker, mostly_long, write_cross_encoder
 from tests.unit.encoder.test_arguments import WRONG_TEXTS, refused
 
@@ -96,9 +97,9 @@ def test_predict_and_rank(bert: Path) -> None:
         np.testing.assert_array_equal(reranker.predict(pairs, batch_size=2, show_progress_bar=False), scores)
         [best] = reranker.rank(TEXTS[0], TEXTS, top_k=1, return_documents=True)
         assert best["text"] == TEXTS[int(scores.argmax())]
-        with pytest.raises(TypeError, match="Use texts instead of documents"):
+        with raises(TypeError, "documents"):
             reranker.rank(TEXTS[0], documents=TEXTS)
-        with pytest.raises(TypeError, match="unknown option: convert_to_tensor"):
+        with raises(TypeError, "convert_to_tensor", True):
             reranker.predict(pairs, convert_to_tensor=True)
         assert reranker.predict(TEXTS[0], []).shape == reranker.score([], []).shape == (0,)
         assert reranker.rank(TEXTS[0], []) == []
@@ -114,7 +115,7 @@ def test_several_labels_give_outputs_but_no_score(tmp_path: Path) -> None:
     with Reranker(tmp_path / "out", device="cpu") as reranker:
         assert reranker.labels == tuple(labels.values())
         np.testing.assert_allclose(reranker.outputs(FIRST, SECOND), theirs, atol=2e-5)
-        with pytest.raises(UsageError, match="has 3 outputs"):
+        with raises_as_recorded(UsageError):
             reranker.score(FIRST, SECOND)
 
 
@@ -123,14 +124,11 @@ def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch:
     np.testing.assert_allclose(scores(bert, FIRST, SECOND), known, atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [(["a"], [], "got 1 first texts and 0 second texts"), (["a"], ["\ud800"], "is not valid Unicode")],
-)
-def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str], message: str) -> None:
+@pytest.mark.parametrize(("first", "second"), [(["a"], []), (["a"], ["\ud800"])])
+def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str]) -> None:
     with Reranker(bert, precision="fp32", runtime="onnxruntime") as reranker:
         assert repr(reranker) == "<Reranker 'bert (fp32)'>"
-        with pytest.raises(UsageError, match=message):
+        with raises_as_recorded(UsageError):
             reranker.score(first, second)
 
 
@@ -165,21 +163,19 @@ def test_auto_selects_the_best_variant(
 
 def test_requested_fp16_must_exist(bert: Path) -> None:
     """As for sentence encoders: a precision that is named is an error where it is missing, `auto` is not."""
-    with pytest.raises(ModelError) as raised:
+    with raises_as_recorded(ModelError):
         select_reranker_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
-    assert raised.value.remedy == f"Add it: `es-sbert export {bert} -o {bert} --precision fp16`"
     selected = select_reranker_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16")
     assert (selected.variant, selected.warnings) == ("fp16", ())
 
 
 def test_non_reranker_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleInvalid, match="is not a reranker"):
+    with raises_as_recorded(BundleInvalid):
         Reranker(tmp_path)
     plain = shutil.copytree(bert, tmp_path / "plain")
     (plain / RerankerManifest.FILE_NAME).unlink()
-    with pytest.raises(BundleInvalid, match="not been exported yet") as raised:
+    with raises_as_recorded(BundleInvalid):
         Reranker(plain)
-    assert f"es-sbert export {plain}" in raised.value.remedy
 
 
 def test_edited_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
@@ -187,16 +183,16 @@ def test_edited_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
     tokenizer = json.loads((edited / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
     (edited / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(BundleInvalid, match="fingerprint no longer agree"):
+    with raises_as_recorded(BundleInvalid):
         Reranker(edited)
     edited = shutil.copytree(bert, tmp_path / "graph")
     graph = edited / "onnx/model_fp32.onnx"
     graph.write_bytes(graph.read_bytes()[:-1])
-    with pytest.raises(BundleInvalid, match="changed after its export"):
+    with raises_as_recorded(BundleInvalid):
         Reranker(edited, device="cpu")
     manifest = json.loads((edited / RerankerManifest.FILE_NAME).read_text())
     (edited / RerankerManifest.FILE_NAME).write_text(json.dumps({**manifest, "format": 2}))
-    with pytest.raises(BundleInvalid, match="has format 2"):
+    with raises_as_recorded(BundleInvalid):
         Reranker(edited, device="cpu")
 
 
@@ -210,9 +206,8 @@ def test_non_finite_score_raises_model_error(bert: Path, tmp_path: Path) -> None
     manifest = json.loads((broken / RerankerManifest.FILE_NAME).read_text())
     manifest["variants"]["fp32"]["sha256"] = hash_file(path)
     (broken / RerankerManifest.FILE_NAME).write_text(json.dumps(manifest))
-    with Reranker(broken, device="cpu") as reranker, pytest.raises(ModelError) as raised:
+    with Reranker(broken, device="cpu") as reranker, raises_as_recorded(ModelError):
         reranker.score(["a"], ["b"])
-    assert '`precision="fp32"`' in raised.value.remedy
 
 
 def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
@@ -227,11 +222,11 @@ def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
 
 
 def test_wrong_arguments_are_named(bert: Path) -> None:
-    refused("`precision`", Reranker, bert, precision=8)
+    refused("precision", Reranker, bert, precision=8)
     with Reranker(bert, device="cpu") as reranker:
         for texts in [*WRONG_TEXTS, "one text"]:
             refused("texts", reranker.predict, "a", texts)
             refused("first", reranker.score, texts, ["a"])
             refused("second", reranker.score, ["a"], texts)
-        refused("`query`", reranker.predict, ["a"], ["a"])
-        refused("`top_k`", reranker.rank, "a", ["a"], 0)
+        refused("query", reranker.predict, ["a"], ["a"])
+        refused("top_k", reranker.rank, "a", ["a"], 0)

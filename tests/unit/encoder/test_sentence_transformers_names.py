@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError, WrongArgument
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.tiny import write_tiny_bert
 
 TEXTS = ["A man plays a guitar.", "The cat sleeps.", ""]
@@ -59,7 +59,7 @@ def test_what_has_no_meaning_is_refused_with_the_reason(encoder: Encoder, capsys
             encoder.encode(TEXTS, **wrong)
     with pytest.raises(WrongArgument):
         encoder.encode(TEXTS, colour="red")
-    with pytest.raises(UsageError, match="cannot be set to 512 on an open model"):
+    with raises_as_recorded(UsageError):
         encoder.max_seq_length = 512
     for name, instead in (("save", "export_model"), ("start_multi_process_pool", "encode"), ("to", "device=")):
         with pytest.raises(AttributeError, match=f"Encoder has no `{name}`; use .*{instead}"):

@@ -13,6 +13,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.static_model import sif_weights, static_model_folder, token_probabilities
 from es_sbert.errors import UnsupportedArchitecture
+from tests.raised import raises_as_recorded
 from tests.tiny import WORDS, write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -66,5 +67,5 @@ def test_static_model_opens_in_sentence_transformers(tmp_path: Path) -> None:
 
 def test_static_models_are_no_source(tmp_path: Path) -> None:
     folder = static_model_folder(write_tiny_bert(tmp_path / "model"))
-    with pytest.raises(UnsupportedArchitecture):
+    with raises_as_recorded(UnsupportedArchitecture):
         static_model_folder(folder)

@@ -13,7 +13,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_address, parse_addresses
 from es_sbert.engines.connect import open_engine
 from es_sbert.errors import EngineUnreachable, UsageError
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 
 @pytest.fixture(autouse=True)
@@ -59,14 +59,14 @@ def test_credentials_become_a_header_that_is_not_shown(given: dict[str, str], sc
 
 def test_two_authentication_methods_are_rejected() -> None:
     for url in ("http://a:b@localhost:9200", "http://a:9200,http://u:p@b:9200"):
-        with pytest.raises(UsageError, match="a URL with a user name cannot be combined"):
+        with raises_as_recorded(UsageError):
             parse_addresses(settings(url=url, api_key="k"))
 
 
 @pytest.mark.parametrize("secret", ["", "hunter2\n", "two words", "schlüssel", "k\x00"])
 @pytest.mark.parametrize("kind", ["api_key", "token"])
 def test_secrets_invalid_in_headers_are_rejected_without_echo(kind: str, secret: str) -> None:
-    with pytest.raises(UsageError, match="not allowed in an HTTP header") as caught:
+    with raises_as_recorded(UsageError) as caught:
         parse_address(settings(**{kind: secret}))
     assert "hunter2" not in str(caught.value)
 
@@ -110,18 +110,17 @@ def test_several_addresses_are_read_in_their_order_and_share_credentials() -> No
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
+    "url",
     [
-        ("http://a:9200,ftp://u:hunter2@b:9200", "address 2 of 2 of the engine is not a URL"),
-        ("http://a:9200,http://u:hunter2@b:port", "not a URL"),
-        ("http://u:hunter2@a:9200,b:9200", "not a URL"),
-        ("http://u:hunter2@a:9200,http://u:hunter3@b:9200", "different user names or passwords"),
+        "http://a:9200,ftp://u:hunter2@b:9200",
+        "http://a:9200,http://u:hunter2@b:port",
+        "http://u:hunter2@a:9200,b:9200",
+        "http://u:hunter2@a:9200,http://u:hunter3@b:9200",
     ],
 )
-def test_a_faulty_address_of_several_is_refused_without_its_password(url: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_a_faulty_address_of_several_is_refused_without_its_password(url: str) -> None:
+    with raises_as_recorded(UsageError) as caught:
         parse_addresses(settings(url=url))
-    assert message in caught.value.message
     assert "hunter" not in str(caught.value)
 
 
@@ -132,8 +131,7 @@ class Ours(OpenSearch):
 @pytest.mark.parametrize("hosts", ["http://anna:secret@127.0.0.1:1/engine/", [{"host": "127.0.0.1", "port": 1}]])
 def test_address_of_a_client_is_shown_without_credentials(hosts: Any) -> None:
     client = Ours(hosts)
-    path = "/engine" if isinstance(hosts, str) else ""
-    with pytest.raises(EngineUnreachable, match=f"nothing listens at http://127.0.0.1:1{path}\n") as caught:
+    with raises_as_recorded(EngineUnreachable) as caught:
         open_engine(client)
     assert "secret" not in str(caught.value)
     client.close()

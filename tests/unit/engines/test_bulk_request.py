@@ -17,6 +17,7 @@ from es_sbert.engines.retry import RetryPolicy, is_transient, without_retries
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestFailed
 from es_sbert.index.versioned_updates import VersionedUpdates
 from es_sbert.index.whole_documents import _check_may_update
+from tests.raised import raises_as_recorded
 
 ACTIONS = [SimpleNamespace(id=id, body=f'{{"delete":{{"_id":"{id}"}}}}\n'.encode()) for id in "abcd"]
 BLOCK = "cluster_block_exception"
@@ -54,24 +55,22 @@ def test_document_that_makes_the_engine_refuse_the_request_is_refused_alone() ->
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "reason", "error", "message", "remedy"),
+    ("status", "kind", "reason", "error"),
     [
-        (403, "security_exception", "unauthorized", AccessDenied, "does not allow writing to docs", "Give the user"),
-        (400, "index_closed_exception", "closed", RequestFailed, "the index docs is closed", "POST /docs/_open"),
-        (404, "index_not_found_exception", "no such index", IndexMismatch, "was deleted while", "Run the command"),
-        (429, BLOCK, "flood stage", RequestFailed, "did not accept 1 update", "free some space"),
+        (403, "security_exception", "unauthorized", AccessDenied),
+        (400, "index_closed_exception", "closed", RequestFailed),
+        (404, "index_not_found_exception", "no such index", IndexMismatch),
+        (429, BLOCK, "flood stage", RequestFailed),
     ],
 )
-def test_refusals_of_all_documents_are_errors(
-    status: int, kind: str, reason: str, error: type[EsSbertError], message: str, remedy: str
-) -> None:
-    with pytest.raises(error, match=f"(?s){message}.*{remedy}"):
+def test_refusals_of_all_documents_are_errors(status: int, kind: str, reason: str, error: type[EsSbertError]) -> None:
+    with raises_as_recorded(error):
         _send(status, kind, reason)
 
 
 def test_engine_that_takes_no_update_now_does_not_pass_for_permission() -> None:
     engine, hit = Mock(), {"_id": "1", "_seq_no": 3, "_primary_term": 1}
     engine.bulk.return_value = [BulkItemResult(403, "1", "read-only", kind=BLOCK)]
-    with pytest.raises(RequestFailed, match="blocks updating documents of docs: read-only") as caught:
+    with raises_as_recorded(RequestFailed) as caught:
         _check_may_update(engine, IndexState("docs", {}, {}), hit, without_retries)
     assert is_transient(caught.value)

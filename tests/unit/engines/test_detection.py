@@ -14,6 +14,7 @@ from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
 from es_sbert.engines.detection import check_nodes
 from es_sbert.errors import EngineTooOld, EsSbertError, UnsupportedEngine, UsageError
+from tests.raised import raises_as_recorded, record
 from tests.unit.engines.web_server import opensearch_root, served
 
 
@@ -26,7 +27,7 @@ def web_server(status: int, body: bytes, headers: dict[str, str]) -> Iterator[st
 
 def error_of(status: int, body: Any, headers: dict[str, str] | None = None) -> EsSbertError:
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
-    with web_server(status, raw, headers or {}) as url, pytest.raises(EsSbertError) as caught:
+    with web_server(status, raw, headers or {}) as url, raises_as_recorded(EsSbertError) as caught:
         connect(EngineSettings(url=url))
     return caught.value
 
@@ -48,23 +49,21 @@ ELASTIC = {"x-elastic-product": "Elasticsearch"}
 def test_other_web_server_raises_unsupported_engine(status: int, body: bytes) -> None:
     error = error_of(status, body)
     assert isinstance(error, UnsupportedEngine)
-    assert "neither Elasticsearch nor OpenSearch" in error.message
-    assert "9200" in error.remedy
+    record(error)
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "label"),
+    ("body", "headers"),
     [
-        ({"version": {"number": "8.18.4"}}, ELASTIC, "Elasticsearch 8.18.4"),
-        ({"version": {"number": "7.10.2"}, "tagline": "You Know, for Search"}, {}, "Elasticsearch 7.10.2"),
-        ({"version": {"number": "2.18.0", "distribution": "opensearch"}}, {}, "OpenSearch 2.18.0"),
+        ({"version": {"number": "8.18.4"}}, ELASTIC),
+        ({"version": {"number": "7.10.2"}, "tagline": "You Know, for Search"}, {}),
+        ({"version": {"number": "2.18.0", "distribution": "opensearch"}}, {}),
     ],
 )
-def test_unsupported_versions_are_rejected(body: Any, headers: dict[str, str], label: str) -> None:
+def test_unsupported_versions_are_rejected(body: Any, headers: dict[str, str]) -> None:
     error = error_of(200, body, headers)
     assert isinstance(error, EngineTooOld)
-    assert error.message.startswith(f"{label} at http://127.0.0.1")
-    assert "or newer" in error.remedy
+    record(error)
 
 
 def test_only_old_versions_are_refused_before_a_gateway(silent_port: int) -> None:
@@ -82,20 +81,20 @@ def test_only_old_versions_are_refused_before_a_gateway(silent_port: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("other", "headers", "error", "message"),
+    ("other", "headers", "error"),
     [
-        (opensearch_root("two"), {}, UsageError, "{} and {} belong to different clusters"),
-        (b'{"version":{"number":"9.2.0"}}', ELASTIC, UsageError, "3.6.0 answers at {}, but Elasticsearch 9.2.0 at {}"),
-        (b"<html>Welcome</html>", {}, UnsupportedEngine, "{1} is neither"),
+        (opensearch_root("two"), {}, UsageError),
+        (b'{"version":{"number":"9.2.0"}}', ELASTIC, UsageError),
+        (b"<html>Welcome</html>", {}, UnsupportedEngine),
     ],
 )
 def test_addresses_that_are_not_of_one_cluster_are_rejected(
-    other: bytes, headers: dict[str, str], error: type[EsSbertError], message: str
+    other: bytes, headers: dict[str, str], error: type[EsSbertError]
 ) -> None:
     with (
         web_server(200, opensearch_root("one", "3.6.0"), {}) as first,
         web_server(200, other, headers) as second,
-        pytest.raises(error, match=message.format(first, second)),
+        raises_as_recorded(error),
     ):
         connect(EngineSettings(url=f"{first},{second}"))
 

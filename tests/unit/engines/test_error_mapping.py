@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import socket
 import ssl
 from typing import Any
@@ -15,6 +14,7 @@ from es_sbert.engines.complete_answer import check_complete
 from es_sbert.engines.error_mapping import connection_error, response_error, root_cause
 from es_sbert.engines.retry import is_transient
 from es_sbert.errors import AccessDenied, EsSbertError, FeatureMissing, IndexMissing, RequestFailed
+from tests.raised import raises_as_recorded, record
 
 URL = "http://localhost:9200"
 
@@ -50,83 +50,73 @@ def test_status_maps_to_error_class(status: int, kind: str, expected: type[EsSbe
     body = {"error": {"type": kind, "reason": "because"}}
     error = failed(status, body)
     assert type(error) is expected
-    assert error.remedy
+    record(error)
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert (each.status, each.type, each.body, each.request) == (status, kind, body, "PUT /docs")
 
 
 @pytest.mark.parametrize(
-    ("blocks", "removals", "migrated"),
+    "blocks",
     [
-        ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];", ["docs/read_only"], []),
-        ("index [docs] blocked by: [FORBIDDEN/13/remote index is read-only];", [], []),
-        ("index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];index [b] "
-         "blocked by: [FORBIDDEN/8/index write (api)];", ["docs/metadata", "docs/write", "b/write"], ["docs", "b"]),
+        "index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];",
+        "index [docs] blocked by: [FORBIDDEN/13/remote index is read-only];",
+        "index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];index [b] "
+        "blocked by: [FORBIDDEN/8/index write (api)];",
     ],
-)  # fmt: skip
-def test_remedy_for_a_block_that_was_set_by_hand_is_its_removal(
-    blocks: str, removals: list[str], migrated: list[str]
-) -> None:
+)
+def test_remedy_for_a_block_that_was_set_by_hand_is_its_removal(blocks: str) -> None:
     error = failed(403, {"error": {"type": "cluster_block_exception", "reason": blocks}})
     assert type(error) is RequestFailed
-    found = re.findall(r'`PUT (\w+)/_settings {"index.blocks.(\w+)": null}`', error.remedy)
-    assert ["/".join(each) for each in found] == removals
-    assert re.findall(r"`es-sbert index migrate (\w+) --cancel`", error.remedy) == migrated
-    assert "disk" not in error.remedy
+    record(error)
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    "answer",
     [
-        ({"_nodes": {"total": 3, "successful": 2, "failed": 1}}, "for only 2 of 3 nodes"),
-        ({"failed_indices": 1, "indices": []}, "without some of the indices"),
-        ({"_shards": {"failed": 1, "failures": [{"reason": {"type": "search_context_missing_exception"}}]}}, "in time"),
+        {"_nodes": {"total": 3, "successful": 2, "failed": 1}},
+        {"failed_indices": 1, "indices": []},
+        {"_shards": {"failed": 1, "failures": [{"reason": {"type": "search_context_missing_exception"}}]}},
     ],
 )
-def test_incomplete_answer_can_be_asked_for_again(answer: Any, message: str) -> None:
-    with pytest.raises(RequestFailed, match=message) as caught:
+def test_incomplete_answer_can_be_asked_for_again(answer: Any) -> None:
+    with raises_as_recorded(RequestFailed) as caught:
         check_complete(answer, "Elasticsearch 9.5.0", "GET /docs")
     assert is_transient(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("cause", "message", "remedy"),
+    "cause",
     [
-        (ConnectionRefusedError(111, "Connection refused"), "nothing listens", "engine up"),
-        (socket.gaierror(-2, "Name or service not known"), "not known", "DNS"),
-        (TimeoutError("timed out"), "within 60 seconds", "`timeout`"),
-        (ssl.SSLError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), "does not speak TLS", "http://"),
-        (ssl.SSLCertVerificationError("certificate verify failed"), "TLS connection", "`ca_certs`"),
-        (ConnectionResetError(104, "Connection reset by peer"), "broke", "https://"),
+        ConnectionRefusedError(111, "Connection refused"),
+        socket.gaierror(-2, "Name or service not known"),
+        TimeoutError("timed out"),
+        ssl.SSLError("[SSL: WRONG_VERSION_NUMBER] wrong version number"),
+        ssl.SSLCertVerificationError("certificate verify failed"),
+        ConnectionResetError(104, "Connection reset by peer"),
     ],
 )
-def test_connection_errors_have_specific_remedies(cause: Exception, message: str, remedy: str) -> None:
+def test_connection_errors_have_specific_remedies(cause: Exception) -> None:
     wrapper = OSError("outer")
     wrapper.__cause__ = cause
-    error = connection_error(URL, wrapper, 60)
-    assert message in error.message
-    assert remedy in error.remedy
+    record(connection_error(URL, wrapper, 60))
 
 
 @pytest.mark.parametrize(
-    ("reason", "remedy"),
+    "reason",
     [
-        ("action [indices:admin/refresh] is unauthorized for user [anna] with effective roles [narrow] on indices "
-         "[docs], this action is granted by the index privileges [maintenance,manage,all]",
-         "the index privilege maintenance on docs (or a wider one: manage, all)."),
-        ("action [cluster:monitor/main] is unauthorized for API key id [x] of user [elastic], this action is "
-         "granted by the cluster privileges [monitor,manage,all]",
-         "the cluster privilege monitor (or a wider one: manage, all)."),
-        ("no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
-         "the cluster permission indices:data/write/bulk, or an action group that includes it."),
-        ("Can't execute an update request if field or document level security is enabled", "masking for the index."),
-        ("no", "the index privileges of its task: docs/operations.md lists them."),
+        "action [indices:admin/refresh] is unauthorized for user [anna] with effective roles [narrow] on indices "
+        "[docs], this action is granted by the index privileges [maintenance,manage,all]",
+        "action [cluster:monitor/main] is unauthorized for API key id [x] of user [elastic], this action is "
+        "granted by the cluster privileges [monitor,manage,all]",
+        "no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
+        "Can't execute an update request if field or document level security is enabled",
+        "no",
     ],
-)  # fmt: skip
-def test_missing_privilege_is_named(reason: str, remedy: str) -> None:
+)
+def test_missing_privilege_is_named(reason: str) -> None:
     error = failed(403, {"error": {"type": "security_exception", "reason": reason}})
     assert isinstance(error, AccessDenied)
-    assert error.remedy.endswith(remedy)
+    record(error)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +133,7 @@ def test_missing_feature_is_named(action: str, error: Any, module: str) -> None:
     found = response_error(400, {"error": error}, label="Elasticsearch 9.5.0", action=action)
     assert isinstance(found, FeatureMissing)
     assert (found.module, found.status) == (module, 400)
-    assert f"which {action} needs" in found.message or f"lacks the API for {action}" in found.message
-    remedy = "docker-compose.yml" if module else "Check the name and the address; this engine, or a proxy"
-    assert remedy in found.remedy
+    record(found)
     again = pickle.loads(pickle.dumps(found))
     assert (type(again), again.module, again.status, str(again)) == (FeatureMissing, module, 400, str(found))
 

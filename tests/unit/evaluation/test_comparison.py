@@ -10,6 +10,7 @@ from es_sbert.evaluation.evaluation_report import EvaluationReport, average_row,
 from es_sbert.evaluation.ranking_metrics import METRICS, Rankings
 from es_sbert.evaluation.significance import Verdict, compare_reports, comparison_json, comparison_lines
 from es_sbert.evaluation.task_data import EvaluationTask
+from tests.raised import raises_as_recorded
 
 
 def _collection(name: str, queries: int) -> RetrievalCollection:
@@ -52,8 +53,8 @@ def test_average_counts_every_set_the_same() -> None:
 
 def test_reports_of_other_queries_are_refused() -> None:
     four, five = _collection("a", 4), _collection("a", 5)
-    with pytest.raises(UsageError, match="do not have the same queries"):
+    with raises_as_recorded(UsageError):
         compare_reports(_report((four, _run(four, 1))), _report((five, _run(five, 1))))
     nothing = EvaluationReport(EvaluationTask.STS, "m", ())
-    with pytest.raises(UsageError, match="do not have the same queries"):
+    with raises_as_recorded(UsageError):
         compare_reports(nothing, nothing)

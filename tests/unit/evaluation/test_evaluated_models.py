@@ -14,6 +14,7 @@ from es_sbert.errors import UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, close_model, open_model
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from tests.raised import raises_as_recorded
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_cross_encoder
 
@@ -41,7 +42,7 @@ def test_open_sentence_encoder(tiny: Path) -> None:
         np.testing.assert_allclose(model.embed(TEXTS, kind), network.embed(TEXTS, kind), atol=1e-5)  # type: ignore[arg-type]
     assert np.abs(model.embed(TEXTS) - model.embed(TEXTS, "query")).max() > 0.01
     close_model(model)
-    with pytest.raises(UsageError, match="the model is closed"):
+    with raises_as_recorded(UsageError):
         model.embed(TEXTS)
 
 
@@ -55,9 +56,8 @@ def test_sentences_get_the_prompt_for_queries_of_a_model_with_both_prompts(tmp_p
 def test_open_cross_encoder(tmp_path: Path) -> None:
     folder, exported = tmp_path / "cross", tmp_path / "exported"
     write_cross_encoder(folder, layers=1)
-    with pytest.raises(UsageError, match="was not exported") as caught:
+    with raises_as_recorded(UsageError):
         open_model(str(folder))
-    assert f"es-sbert export {folder}" in caught.value.remedy
     export_reranker(read_cross_encoder(folder), exported, [Variant.FP32])
     model = open_model(str(exported), device="cpu", precision="fp32")
     assert isinstance(model, PairScorer)

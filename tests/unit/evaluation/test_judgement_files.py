@@ -9,6 +9,7 @@ import pytest
 
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.judgement_files import LabeledQuery, read_judgements, read_labeled_queries
+from tests.raised import raises_as_recorded
 
 
 @pytest.mark.parametrize(
@@ -41,51 +42,39 @@ def test_relevant_documents_of_a_query_may_be_a_list(tmp_path: Path) -> None:
     assert read_judgements(path).judgements == {"heavy rain": {"d1": 1, "7": 1}, "snow": {"b": 1}}
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"query": "x"}', "line 2: ids is missing"),
-        ('{"query": "x", "ids": "a"}', "line 2: ids is not a list of document ids"),
-        ('{"query": "x", "ids": ["a", null]}', "line 2: ids holds None, which is not a document id"),
-    ],
-)
+@pytest.mark.parametrize("line", ['{"query": "x"}', '{"query": "x", "ids": "a"}', '{"query": "x", "ids": ["a", null]}'])
 @pytest.mark.parametrize("read", [read_judgements, read_labeled_queries])
-def test_broken_lists_of_documents_are_reported(
-    tmp_path: Path, line: str, message: str, read: Callable[[Path], object]
-) -> None:
+def test_broken_lists_of_documents_are_reported(tmp_path: Path, line: str, read: Callable[[Path], object]) -> None:
     path = tmp_path / "queries.jsonl"
     path.write_text('{"query": "x", "ids": ["a"]}\n' + line + "\n")
-    with pytest.raises(SourceError, match=message) as caught:
+    with raises_as_recorded(SourceError):
         read(path)
-    assert '"ids": ["1", …]' in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text"),
     [
-        ("j.csv", "text,document,grade\na,b,1\n", "has no column query; it has text, document, grade"),
-        ("j.csv", "query,document,grade\na,b,0.5\n", "line 2: grade is not a whole number: '0.5'"),
-        ("j.csv", "query,document,grade\na,b,high\n", "line 2: grade is not a whole number: 'high'"),
-        ("j.jsonl", '{"query": "a", "document": 1, "grade": true}\n', "line 1: grade is not a whole number: True"),
-        ("j.jsonl", '{"query": ["a"], "document": 1, "grade": 1}\n', "line 1: query is not a single text: ['a']"),
-        ("j.csv", "query,document,grade\na,b,0\n", "j.csv has no relevant document"),
-        ("j.csv", "query,document,grade\na,b,1\na,b,2\n", "line 3: 'b' already has the grade 1 for 'a'"),
-        ("j.jsonl", '{"query": "a", "document": true, "grade": 1}\n', "line 1: document is not an id: True"),
+        ("j.csv", "text,document,grade\na,b,1\n"),
+        ("j.csv", "query,document,grade\na,b,0.5\n"),
+        ("j.csv", "query,document,grade\na,b,high\n"),
+        ("j.jsonl", '{"query": "a", "document": 1, "grade": true}\n'),
+        ("j.jsonl", '{"query": ["a"], "document": 1, "grade": 1}\n'),
+        ("j.csv", "query,document,grade\na,b,0\n"),
+        ("j.csv", "query,document,grade\na,b,1\na,b,2\n"),
+        ("j.jsonl", '{"query": "a", "document": true, "grade": 1}\n'),
     ],
 )
-def test_broken_lists_are_rejected(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_broken_lists_are_rejected(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(SourceError) as caught:
+    with raises_as_recorded(SourceError):
         read_judgements(tmp_path / name)
-    assert message in caught.value.message
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("j.csv", "Check the path."), ("rank.json", "`jq -c '.requests[]")])
+@pytest.mark.parametrize("name", ["j.csv", "rank.json"])
 @pytest.mark.parametrize("read", [read_judgements, read_labeled_queries])
 def test_missing_file_and_body_of_rank_eval_are_rejected(
-    tmp_path: Path, name: str, remedy: str, read: Callable[[Path], object]
+    tmp_path: Path, name: str, read: Callable[[Path], object]
 ) -> None:
     (tmp_path / "rank.json").write_text('{"requests": []}')
-    with pytest.raises(SourceError) as caught:
+    with raises_as_recorded(SourceError):
         read(tmp_path / name)
-    assert remedy in caught.value.remedy

@@ -20,6 +20,7 @@ from es_sbert.evaluation.pair_metrics import (
     sts_correlations,
     triplet_accuracy,
 )
+from tests.raised import raises_as_recorded
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 U = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]], dtype=np.float32)
@@ -93,13 +94,13 @@ def test_thresholds_are_optimal(found: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("similarity", Similarity)
 def test_values_that_are_not_finite_or_no_pairs_are_refused(similarity: Similarity) -> None:
-    with pytest.raises(ModelError, match="NaN or infinite"):
+    with raises_as_recorded(ModelError):
         paired_similarity(similarity, np.full_like(U, np.nan), V)
-    with pytest.raises(ModelError, match="NaN or infinite"):
+    with raises_as_recorded(ModelError):
         correlate(np.array([0.0, np.nan]), np.array([1.0, 2.0]))
-    with pytest.raises(SourceError, match="cannot be ranked"):
+    with raises_as_recorded(SourceError):
         correlate(np.arange(3.0), np.array([2.0, 2.0, 2.0]))
-    with pytest.raises(SourceError, match="pairs that are dup"):
+    with raises_as_recorded(SourceError):
         duplicates(np.zeros(2), np.array([0, 0]))
     for metric in (correlate, duplicates):
         with pytest.raises(ValueError, match=r"scores of the shape \(2, 1\) do not match"):

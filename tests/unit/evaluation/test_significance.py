@@ -12,6 +12,7 @@ from scipy import stats
 
 from es_sbert.errors import UsageError
 from es_sbert.evaluation.significance import paired_difference
+from tests.raised import raises_as_recorded
 
 
 @settings(deadline=None, max_examples=30)
@@ -69,7 +70,7 @@ def test_every_group_counts_the_same() -> None:
     assert paired_difference(first, second).difference == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize(("first", "message"), [([1.0], "cannot be compared"), ([1.0, np.nan], "not a finite number")])
-def test_scores_that_do_not_form_pairs_are_refused(first: list[float], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+@pytest.mark.parametrize("first", [[1.0], [1.0, np.nan]])
+def test_scores_that_do_not_form_pairs_are_refused(first: list[float]) -> None:
+    with raises_as_recorded(UsageError):
         paired_difference(first, [0.5, 0.5])

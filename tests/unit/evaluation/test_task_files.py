@@ -12,6 +12,7 @@ import pytest
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.beir_files import RetrievalCollection, read_beir_folder
 from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts, read_task_data
+from tests.raised import raises_as_recorded
 from tests.unit.evaluation.support import write_collection
 
 
@@ -81,24 +82,23 @@ def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]}, "line 2: _id 'a' is already in line 1"),
-        ({"corpus": [{"_id": "a", "text": ["x"]}]}, "line 1: title or text is not a string"),
-        ({"corpus": [{"_id": "a", "text": " "}]}, "all documents of "),
-        ({"corpus": [{"_id": "a", "body": "x"}]}, "has no column text"),
-        ({"judgements": "1\td1\t0\n"}, "qrels has no relevant document"),
-        ({"judgements": "1\td1\t0.5\n"}, "test.tsv, line 2: score is 0.5, not a whole number"),
-        ({"judgements": "9\td1\t1\n"}, "test.tsv, line 2: there is no query '9'"),
-        ({"judgements": "1\td1\tyes\n"}, "test.tsv, line 2: score is not a finite number"),
-        ({"judgements": "1\td1\t1\n2\td2\t1\n1\td1\t0\n"}, "test.tsv, line 4: 'd1' already has the grade 1 for '1'"),
+        {"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]},
+        {"corpus": [{"_id": "a", "text": ["x"]}]},
+        {"corpus": [{"_id": "a", "text": " "}]},
+        {"corpus": [{"_id": "a", "body": "x"}]},
+        {"judgements": "1\td1\t0\n"},
+        {"judgements": "1\td1\t0.5\n"},
+        {"judgements": "9\td1\t1\n"},
+        {"judgements": "1\td1\tyes\n"},
+        {"judgements": "1\td1\t1\n2\td2\t1\n1\td1\t0\n"},
     ],
 )
-def test_broken_collections_are_rejected(options: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_broken_collections_are_rejected(options: dict[str, object], tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small", **options)  # type: ignore[arg-type]
-    with pytest.raises(SourceError) as caught:
+    with raises_as_recorded(SourceError):
         read_task_data(EvaluationTask.RETRIEVAL, folder)
-    assert message in caught.value.message
 
 
 def _write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
@@ -117,7 +117,7 @@ def test_read_parquet_collection_of_the_hub(tmp_path: Path) -> None:
     assert (found.name, list(found.documents)) == ("NanoFiQA", ["d1", "d2", "d3"])
     assert found.judgements == {"q": {"d3": 1}}, "without a score, a judged document is relevant"
     _write_parquet(folder / "corpus/train-00001-of-00002.parquet", {"_id": ["d2"], "text": ["again"]})
-    with pytest.raises(SourceError, match="row 1: _id 'd2' is already in row 2 of .*train-00000-of-00002.parquet"):
+    with raises_as_recorded(SourceError):
         read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
 
 
@@ -132,10 +132,10 @@ def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
         ("NanoArguAna", {"d": "NanoArguAna"}),
         ("NanoNQ", {"d": "NanoNQ"}),
     ]
-    with pytest.raises(SourceError, match="holds 2 test collections, not one"):
+    with raises_as_recorded(SourceError):
         read_beir_folder(tmp_path)
     (tmp_path / "qrels/NanoNQ-00000-of-00001.parquet").unlink()
-    with pytest.raises(SourceError, match="qrels has no file for NanoNQ"):
+    with raises_as_recorded(SourceError):
         read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
 
 
@@ -144,33 +144,29 @@ def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n1\td2\t1\n")
     assert read_beir_folder(folder).judgements == {"1": {"d1": 2, "d9": 1}}
     (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
-    with pytest.raises(SourceError, match="must hold only one of these: qrels/dev.tsv, qrels/train.tsv"):
+    with raises_as_recorded(SourceError):
         read_task_data(EvaluationTask.RETRIEVAL, folder)
     (folder / "qrels/dev.tsv").unlink()
     (folder / "qrels/README.md").touch()
     assert read_beir_folder(folder).judgements == {"1": {"d2": 1}}
     for missing in ("qrels/train.tsv", "queries.jsonl"):
         (folder / missing).unlink()
-        with pytest.raises(
-            SourceError, match="has no qrels/test.tsv" if "qrels" in missing else "has no queries.jsonl"
-        ):
+        with raises_as_recorded(SourceError):
             read_beir_folder(folder)
 
 
 @pytest.mark.parametrize(
-    ("task", "rows", "message"),
+    ("task", "rows"),
     [
-        ("sts", [STS, ("x", "y", "1"), ("x", "y", "high")], "line 3: score is not a finite number: 'high'"),
-        ("sts", [STS], "has no rows"),
-        ("sts", [("first", "second", "score"), ("x", "y", "1")], "has no column sentence1"),
-        ("duplicates", [("question1", "question2", "is_duplicate"), ("x", "y", "2")], "line 2: is_duplicate is '2'"),
+        ("sts", [STS, ("x", "y", "1"), ("x", "y", "high")]),
+        ("sts", [STS]),
+        ("sts", [("first", "second", "score"), ("x", "y", "1")]),
+        ("duplicates", [("question1", "question2", "is_duplicate"), ("x", "y", "2")]),
     ],
 )
-def test_broken_files_are_rejected(task: str, rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
-    with pytest.raises(SourceError) as caught:
+def test_broken_files_are_rejected(task: str, rows: list[tuple[str, ...]], tmp_path: Path) -> None:
+    with raises_as_recorded(SourceError):
         read_task_data(EvaluationTask(task), None, [write(tmp_path / "broken.tsv", *rows)])
-    assert "broken.tsv" in caught.value.message
-    assert message in caught.value.message
 
 
 def test_limit_samples_the_whole_file(tmp_path: Path) -> None:

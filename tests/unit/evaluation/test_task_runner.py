@@ -12,7 +12,7 @@ from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluation_report import ReportRow
 from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts
 from es_sbert.evaluation.task_runner import run_task
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.unit.evaluation.support import FixedEmbedder, FixedScorer
 
 # The cosine with a falls from b to d.
@@ -76,5 +76,5 @@ def test_retrieval_excludes_the_query_and_uses_prompts() -> None:
     other = replace(COLLECTION, name="other", judgements={"a": {"2": 1}})
     *_, average = run_task(embedder, EvaluationTask.RETRIEVAL, [COLLECTION, other]).rows
     assert (average.data, average.figures["success@1"], average.figures["mrr@10"]) == ("average", 50.0, 75.0)
-    with pytest.raises(SourceError, match="^other: no query has a relevant document"):
+    with raises_as_recorded(SourceError):
         run_task(embedder, EvaluationTask.RETRIEVAL, [replace(other, judgements={"a": {"2": 0}})])

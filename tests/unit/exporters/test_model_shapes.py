@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from functools import partial
 from operator import itemgetter
@@ -21,6 +20,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, UsageError
 from es_sbert.exporters import export_model
+from tests.raised import raises_as_recorded
 from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import keep_only_the_vocabulary, write_checkpoint, write_cross_encoder
 from tests.unit.exporters.comparison import assert_same, check, edit, our_vectors, their_vectors
@@ -47,23 +47,23 @@ def test_transformer_alone_is_pooled_by_its_mean(tmp_path: Path, architecture: s
     check(folder, tmp_path / "bundle")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForSequenceClassification"]}))
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         read_sentence_model(folder)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    with pytest.raises(UnsupportedSetting):
+    with raises_as_recorded(UnsupportedSetting):
         read_sentence_model(folder)
 
 
 def test_folder_that_lost_its_modules_is_not_pooled(tmp_path: Path) -> None:
     """The mean would be wrong for a model that pools by its first token."""
-    with pytest.raises(BundleInvalid, match=r"no modules\.json and no config\.json"):
+    with raises_as_recorded(BundleInvalid):
         read_sentence_model(tmp_path)
     for kept in ("1_Pooling", "sentence_bert_config.json", "config_sentence_transformers.json"):
         folder = write_checkpoint(tmp_path / kept / "model", layers=1, pooling="cls")
         plain = _plain(shutil.copytree(folder, tmp_path / kept / "plain"))
         shutil.move(folder / kept, plain / kept)
-        with pytest.raises(BundleInvalid, match=rf"no modules\.json but {re.escape(kept)}"):
+        with raises_as_recorded(BundleInvalid):
             read_sentence_model(plain)
 
 
@@ -105,7 +105,7 @@ def test_static_embedding_in_the_form_of_model2vec(tmp_path: Path) -> None:
     check(folder, tmp_path / "bundle")
     (folder / "modules.json").unlink()
     (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}))
-    with pytest.raises(UnsupportedArchitecture):
+    with raises_as_recorded(UnsupportedArchitecture):
         read_sentence_model(folder)
 
 
@@ -131,12 +131,12 @@ def test_tokenizer_with_more_tokens_than_the_weights(kind: str, tmp_path: Path) 
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         edit(folder / "config.json", vocab_size=rows)
         if rows == 40:
-            with pytest.raises(BundleInvalid):
+            with raises_as_recorded(BundleInvalid):
                 export_model(folder, tmp_path / "other", ["fp32"])
             break
         export_model(folder, output := tmp_path / "bundle", ["fp32", "int8"])
         with Reranker(output) if kind == "cross-encoder" else Encoder(output) as opened:
             run = partial(opened.predict, "a") if isinstance(opened, Reranker) else opened.encode
             assert np.isfinite(run(["the telescope"])).all()
-            with pytest.raises(UsageError, match=f"a text contains {rare}, a token for which .* has no vector"):
+            with raises_as_recorded(UsageError):
                 run([f"a {rare}"])

@@ -24,6 +24,7 @@ from es_sbert.bundle.modules import ACTIVATION_CLASSES
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from tests.raised import raises_as_recorded
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.exporters.comparison import check, edit, numpy_vectors, our_vectors, their_vectors
 
@@ -101,17 +102,17 @@ def test_bad_layer_norm_is_refused(base: Path, tmp_path: Path) -> None:
     folder = save(base, tmp_path / "model", Pooling(48), LayerNorm(48))
     module = folder / "2_LayerNorm"
     edit(module / "config.json", eps=1e-3)
-    with pytest.raises(UnsupportedSetting):
+    with raises_as_recorded(UnsupportedSetting):
         read_sentence_model(folder)
-    for settings, message in (({"dimension": 47}, "its config"), ({}, "dimension")):
+    for settings in ({"dimension": 47}, {}):
         (module / "config.json").write_text(json.dumps(settings))
-        with pytest.raises(BundleInvalid, match=message):
+        with raises_as_recorded(BundleInvalid):
             read_sentence_model(folder)
     (module / "config.json").write_text('{"dimension": 48}')
     (module / "model.safetensors").unlink()
-    with pytest.raises(BundleInvalid, match=r"no model\.safetensors"):
+    with raises_as_recorded(BundleInvalid):
         read_sentence_model(folder)
-    with pytest.raises(BundleInvalid, match="expects 24 values but gets 48"):
+    with raises_as_recorded(BundleInvalid):
         read_sentence_model(save(base, tmp_path / "narrow", Pooling(48), LayerNorm(24)))
 
 
@@ -121,22 +122,20 @@ def test_dense_without_one_of_its_tensors_is_refused(base: Path, tmp_path: Path,
     tensors = load_file(folder / "2_Dense/model.safetensors")
     del tensors[missing]
     save_file(tensors, folder / "2_Dense/model.safetensors")
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         read_sentence_model(folder)
 
 
 @pytest.mark.parametrize(
-    ("modules", "message"),
+    "modules",
     [
-        ([Dense(48, 24)], "no module before it writes"),
-        ([Dense(48, 24, module_input_name=TOKENS)], "no module that pools"),
-        ([Pooling(48), Dense(48, 24, module_output_name=TOKENS), Pooling(24)], "is a vector of the text there"),
+        [Dense(48, 24)],
+        [Dense(48, 24, module_input_name=TOKENS)],
+        [Pooling(48), Dense(48, 24, module_output_name=TOKENS), Pooling(24)],
     ],
 )
-def test_order_that_cannot_run_is_refused(
-    base: Path, tmp_path: Path, modules: list[torch.nn.Module], message: str
-) -> None:
-    with pytest.raises(BundleInvalid, match=message):
+def test_order_that_cannot_run_is_refused(base: Path, tmp_path: Path, modules: list[torch.nn.Module]) -> None:
+    with raises_as_recorded(BundleInvalid):
         read_sentence_model(save(base, tmp_path / "model", *modules))
 
 
@@ -155,7 +154,7 @@ def test_models_of_other_modules_have_other_fingerprints(base: Path, tmp_path: P
 @pytest.mark.parametrize("shape", ["layer norm", "dense after normalize", "residual", "dense of tokens"])
 def test_other_shapes_are_not_trained(base: Path, tmp_path: Path, shape: str) -> None:
     folder = save(base, tmp_path / "model", *SHAPES[shape])
-    with pytest.raises(UnsupportedArchitecture):
+    with raises_as_recorded(UnsupportedArchitecture):
         open_siamese_encoder(folder)
 
 
@@ -164,7 +163,5 @@ def test_two_networks_are_refused_with_the_way_out(base: Path, tmp_path: Path, k
     folder = save(base, tmp_path / "model", Pooling(48))
     modules = [{"path": "", "idx": 0, "name": "0", "type": f"sentence_transformers.models.{kind}"}]
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UnsupportedArchitecture) as raised:
+    with raises_as_recorded(UnsupportedArchitecture):
         read_sentence_model(folder)
-    assert f"a {kind} module, which embeds queries and documents with separate networks" in raised.value.message
-    assert "es-sbert index migrate INDEX --model MODEL" in raised.value.remedy

@@ -22,6 +22,7 @@ from es_sbert.errors import BundleInvalid, ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.onnx_weights import check_against_onnx, read_onnx_weights, write_onnx_weights
 from es_sbert.exporters.tracing import trace_module
+from tests.raised import raises_as_recorded
 from tests.unit.bundle.test_model_files import LFS_POINTER
 from tests.unit.checkpoints import ARCHITECTURES, mostly_long, write_checkpoint
 
@@ -92,7 +93,7 @@ def test_vectors_of_texts_are_compared_by_their_direction(output: str, tmp_path:
     folder = write_checkpoint(tmp_path / "bert", "bert", pooling="cls")
     path = export_with_torch(folder, tmp_path / "model.onnx", TextVectors, output)
     assert check_against_onnx(read_sentence_model(folder), path) < 1e-5
-    with pytest.raises(ParityFailed):
+    with raises_as_recorded(ParityFailed):
         check_against_onnx(read_sentence_model(write_checkpoint(tmp_path / "mean", "bert")), path)
 
 
@@ -106,7 +107,7 @@ def test_wrong_setting_is_found_by_comparing_with_the_file(
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, key: value}))
-    with pytest.raises(ParityFailed):
+    with raises_as_recorded(ParityFailed):
         check_against_onnx(read_sentence_model(copy), path)
 
 
@@ -118,25 +119,25 @@ def test_matrix_without_its_name_is_named_by_its_node_and_transposed_once(tmp_pa
 
 
 def test_file_whose_weights_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleInvalid, match=r"the name of the matrix onnx::MatMul_7 cannot be recovered"):
+    with raises_as_recorded(BundleInvalid):
         _graph(tmp_path, "")
     path = _save(tmp_path, [helper.make_node("MatMulInteger", ["x", "w"], ["y"])], {})
-    with pytest.raises(BundleInvalid, match="are quantized"):
+    with raises_as_recorded(BundleInvalid):
         read_onnx_weights(path)
     path = _save(tmp_path, [], {"onnx::Gather_1": np.zeros((2, 3), np.float32)})
-    with pytest.raises(BundleInvalid, match=r"has no embeddings\.word_embeddings\.weight"):
+    with raises_as_recorded(BundleInvalid):
         read_onnx_weights(path)
     path = _save(tmp_path, [], {"embeddings.word_embeddings.weight": np.zeros((2, 3), np.float32)})
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
     assert set(read_onnx_weights(path)) == {"embeddings.word_embeddings.weight"}
     (tmp_path / "model.onnx_data").write_text(LFS_POINTER)
-    with pytest.raises(BundleInvalid, match="model.onnx_data is a Git LFS pointer"):
+    with raises_as_recorded(BundleInvalid):
         read_onnx_weights(path)
     (tmp_path / "model.onnx_data").unlink()
-    with pytest.raises(BundleInvalid, match="model.onnx_data is missing"):
+    with raises_as_recorded(BundleInvalid):
         read_onnx_weights(path)
     path.write_bytes(b"not a graph")
-    with pytest.raises(BundleInvalid, match="is not an ONNX file"):
+    with raises_as_recorded(BundleInvalid):
         read_onnx_weights(path)
 
 

@@ -25,7 +25,7 @@ from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import compare_scores
 from es_sbert.exporters.tracing import TracedCrossEncoder
 from es_sbert.exporters.transformer_weights import Floats
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, mostly_long, write_cross_encoder
 from tests.unit.exporters.comparison import edit
@@ -92,9 +92,8 @@ def test_every_architecture_passes_parity_in_fp32_and_fp16(architecture: str, tm
 
 def test_variant_failing_parity_is_not_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
-    with pytest.raises(ParityFailed) as raised:
+    with raises_as_recorded(ParityFailed):
         export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
-    assert "`force`" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
     manifest = export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH, force=True)
     assert [manifest.variants[name].forced for name in BOTH] == [False, True]
@@ -153,10 +152,9 @@ def test_manifests_from_before_fp16_are_read(exported: tuple[Path, RerankerManif
 def test_is_cross_encoder(folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
     assert is_cross_encoder(folder)
     assert is_cross_encoder(exported[0])
-    for model, remedy in ((folder, "es-sbert export"), (exported[0], "--rerank")):
-        with pytest.raises(BundleInvalid) as raised:
+    for model in (folder, exported[0]):
+        with raises_as_recorded(BundleInvalid):
             read_sentence_model(model)
-        assert remedy in raised.value.remedy
     tiny = write_tiny_bert(tmp_path / "tiny")
     # A sentence encoder that was cut out of a classifier.
     edit(tiny / "config.json", architectures=["BertForSequenceClassification"])
@@ -171,40 +169,40 @@ def broken(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("file", "settings", "error", "message"),
+    ("file", "settings", "error"),
     [
-        ("config.json", {"architectures": ["BertForMaskedLM"]}, UnsupportedArchitecture, "BertForMaskedLM"),
-        ("config.json", {"id2label": {"a": "b"}}, BundleInvalid, "wrong type"),
-        ("config.json", {"sbert_ce_default_activation_function": "mine.Own"}, UnsupportedArchitecture, r"mine\.Own"),
-        ("tokenizer_config.json", {"model_max_length": 10**30}, None, ""),
+        ("config.json", {"architectures": ["BertForMaskedLM"]}, UnsupportedArchitecture),
+        ("config.json", {"id2label": {"a": "b"}}, BundleInvalid),
+        ("config.json", {"sbert_ce_default_activation_function": "mine.Own"}, UnsupportedArchitecture),
+        ("tokenizer_config.json", {"model_max_length": 10**30}, None),
     ],
 )
 def test_invalid_settings_are_rejected(
-    file: str, settings: dict[str, Any], error: type[Exception] | None, message: str, broken: Path
+    file: str, settings: dict[str, Any], error: type[Exception] | None, broken: Path
 ) -> None:
     edit(broken / file, **settings)
     if error is None:
         assert read_cross_encoder(broken).max_tokens == 64  # the network's positions
         return
-    with pytest.raises(error, match=message):
+    with raises_as_recorded(error):
         read_cross_encoder(broken)
 
 
 def test_other_modules_and_pickles_are_refused(broken: Path) -> None:
     modules = [{"type": "a.Transformer", "path": ""}, {"type": "a.LogitScore", "path": "1"}]
     (broken / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UnsupportedArchitecture):
+    with raises_as_recorded(UnsupportedArchitecture):
         read_cross_encoder(broken)
     (broken / "modules.json").unlink()
     (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         read_cross_encoder(broken)
 
 
 def test_unknown_architecture_is_rejected_and_its_code_not_run(broken: Path, tmp_path: Path) -> None:
     edit(broken / "config.json", model_type="mine", auto_map={"AutoModelForSequenceClassification": "modeling.Mine"})
     (broken / "modeling.py").write_text("raise SystemExit('this ran')")
-    with pytest.raises(UnsupportedArchitecture):
+    with raises_as_recorded(UnsupportedArchitecture):
         export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
 
 
@@ -216,7 +214,7 @@ def test_missing_classifier_head_is_rejected(broken: Path, tmp_path: Path) -> No
         broken / "model.safetensors",
         metadata={"format": "pt"},
     )
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
     assert not (tmp_path / "out").exists()
 

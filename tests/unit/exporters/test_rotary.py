@@ -26,6 +26,7 @@ from es_sbert.exporters.architectures import ARCHITECTURES, read_transformer_wei
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
+from tests.raised import raises_as_recorded
 from tests.unit.checkpoints import ROTARY_ARCHITECTURES, mostly_long, write_checkpoint
 from tests.unit.exporters.comparison import edit
 from tests.unit.exporters.test_parity_of_architectures import check
@@ -149,31 +150,29 @@ def test_fp16_passes_parity_emulated(architecture: str, tmp_path: Path) -> None:
     assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
 
 
-INVALID: list[tuple[str, dict[str, Any], str]] = [
-    ("qwen3", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}}, "scaled rotary positions"),
-    ("gte", {"rope_scaling": {"type": "ntk", "factor": 8.0}}, "scaled rotary positions"),
-    ("qwen3", {"is_causal": False}, "not causal"),
-    ("nomic_bert", {"attention_bias": True}, "attention_bias"),
-    ("modernbert", {"layer_types": ["full_attention"]}, "layer_types"),
-    ("qwen3", {"num_key_value_heads": 3}, "3 key heads"),
-    ("eurobert", {"head_dim": 5}, "a head of 5"),
-    ("qwen3", {"rope_parameters": {"rope_theta": 0, "rope_type": "default"}}, "rope_theta"),
-    ("qwen3", {"head_dim": 4}, "shape"),
-    ("gemma3_text", {"sliding_window": None}, "no window"),
-    ("gte", {"num_hidden_layers": 3}, "lack the tensor"),
-    ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar 0"),
-    ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers 0"),
-    ("roberta", {"pad_token_id": None}, "no pad_token_id"),
+INVALID: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}}),
+    ("gte", {"rope_scaling": {"type": "ntk", "factor": 8.0}}),
+    ("qwen3", {"is_causal": False}),
+    ("nomic_bert", {"attention_bias": True}),
+    ("modernbert", {"layer_types": ["full_attention"]}),
+    ("qwen3", {"num_key_value_heads": 3}),
+    ("eurobert", {"head_dim": 5}),
+    ("qwen3", {"rope_parameters": {"rope_theta": 0, "rope_type": "default"}}),
+    ("qwen3", {"head_dim": 4}),
+    ("gemma3_text", {"sliding_window": None}),
+    ("gte", {"num_hidden_layers": 3}),
+    ("gemma3_text", {"query_pre_attn_scalar": 0}),
+    ("modernbert", {"global_attn_every_n_layers": 0}),
+    ("roberta", {"pad_token_id": None}),
 ]
 
 
-@pytest.mark.parametrize(("architecture", "changes", "named"), INVALID)
-def test_unsupported_or_bad_setting_is_an_error(
-    architecture: str, changes: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("architecture", "changes"), INVALID)
+def test_unsupported_or_bad_setting_is_an_error(architecture: str, changes: dict[str, Any], tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", architecture)
     edit(folder / "config.json", **changes)
-    with pytest.raises(ModelError, match=named):
+    with raises_as_recorded(ModelError):
         read_transformer_weights(read_sentence_model(folder))
 
 

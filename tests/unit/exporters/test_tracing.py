@@ -29,6 +29,7 @@ from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.runtime.batching import InputBuilder
 from es_sbert.runtime.device import Device
+from tests.raised import raises_as_recorded
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, mostly_long, open_variant, write_checkpoint
 from tests.unit.exporters.comparison import edit
 
@@ -49,21 +50,21 @@ class Network(nn.Embedding):
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "is_refused"),
     [
-        (lambda x: x.repeat_interleave(2, dim=-1), None),
-        (lambda x: x + x.mean(dim=1, keepdim=True), "a different result for a padded text"),
-        (lambda x: x if x.shape[1] == 11 else 2 * x, "texts of 11 tokens, not of .* treats other lengths differently"),
-        (lambda x: x + torch.zeros(1, int(x.shape[1]), 1), "texts of 11 tokens, not of .* .onnxruntime: "),
-        (lambda x: x.reshape(-1, 11, 4), "the network does not run on texts of"),
-        (lambda x: x * float("nan"), "results that differ from the network's"),
-        (torch.special.bessel_j0, "torch cannot export this network"),
+        (lambda x: x.repeat_interleave(2, dim=-1), False),
+        (lambda x: x + x.mean(dim=1, keepdim=True), True),
+        (lambda x: x if x.shape[1] == 11 else 2 * x, True),
+        (lambda x: x + torch.zeros(1, int(x.shape[1]), 1), True),
+        (lambda x: x.reshape(-1, 11, 4), True),
+        (lambda x: x * float("nan"), True),
+        (torch.special.bessel_j0, True),
     ],
 )
-def test_network_whose_graph_differs_is_refused(change: Callable[[Tensor], Tensor], reason: str | None) -> None:
+def test_network_whose_graph_differs_is_refused(change: Callable[[Tensor], Tensor], is_refused: bool) -> None:
     network, (ids, mask) = Network(20, 4), tracing.example_inputs((3, 11), 20)
     network.change = change
-    with pytest.raises(UnsupportedArchitecture) if reason else nullcontext():
+    with raises_as_recorded(UnsupportedArchitecture) if is_refused else nullcontext():
         traced = tracing.trace_module(network, {"input_ids": ids, "attention_mask": mask}, "vectors", name="tiny")
         tracing.check_trace(traced, network, (ids, mask), 20, 64)
 
@@ -143,7 +144,7 @@ def test_static_model_runs_in_fp32_on_cuda(tmp_path: Path, monkeypatch: pytest.M
     SentenceTransformer(modules=[StaticEmbedding(tiny_tokenizer(), embedding_dim=8)], device="cpu").save(name)
     selected = select_encoder_variant(find_encoder(name), Device("cuda"), "auto", report=lambda message: None)
     assert (selected.variant, selected.warnings) == ("fp32", ())
-    with pytest.raises(UnsupportedArchitecture):
+    with raises_as_recorded(UnsupportedArchitecture):
         select_encoder_variant(find_encoder(name), Device("cuda"), "fp16", report=lambda message: None)
 
 
@@ -158,7 +159,7 @@ def test_auto_on_cuda_is_fp32_only_if_a_graph_cannot_be_halved(tmp_path: Path, m
         selected = select_encoder_variant(find_encoder(name), Device("cuda"), "auto", report=lambda message: None)
         assert selected.variant == "fp32"
         assert any("the graph branches" in warning for warning in selected.warnings)
-        with pytest.raises(UnsupportedArchitecture):
+        with raises_as_recorded(UnsupportedArchitecture):
             select_encoder_variant(find_encoder(name), Device("cuda"), "fp16", report=lambda message: None)
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "another"))
     monkeypatch.setattr(parity, "cuda_devices", lambda: 0)
@@ -197,9 +198,8 @@ def test_model_code_is_not_executed(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", layers=1)
     edit(folder / "config.json", model_type="mine", auto_map={"AutoModel": "modeling.Model"})
     (folder / "modeling.py").write_text("raise SystemExit('this ran')")
-    with pytest.raises(UnsupportedArchitecture) as raised:
+    with raises_as_recorded(UnsupportedArchitecture):
         export_bundle(read_sentence_model(folder), tmp_path / "bundle", BOTH)
-    assert "does not run code that comes with a model" in raised.value.remedy
 
 
 def test_unknown_architecture_fingerprint_covers_every_setting(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_max_tokens_without_position_limit(said: int, positions: int | None, exp
 @pytest.mark.parametrize("said", [0, 10**30])
 def test_missing_max_tokens_is_rejected(said: int, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": said}))
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         max_input_tokens(tmp_path, {"model_type": "xlnet"}, {}, {})
 
 

@@ -26,6 +26,7 @@ from es_sbert.gateway.openai_api import exception_response, parse_embeddings_req
 from es_sbert.gateway.settings import Limits
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from tests.event_loop import in_event_loop
+from tests.raised import raises_as_recorded
 from tests.unit.gateway.encoders import POISON, TellingEncoder
 
 Call = tuple[list[str], PromptKind | None]
@@ -152,7 +153,7 @@ async def test_full_queue_rejects_texts_but_keeps_waiting_callers() -> None:
     assert_own(encoder, (["a"], None), await waiting)
     assert_own(encoder, (["d"], None), await last)
     assert sorted(encoder.batches) == [*[1] * one.batches_in_flight, 2]
-    with pytest.raises(UsageError, match="5 texts are too many"):
+    with raises_as_recorded(UsageError):
         await one.embed(list("vwxyz"))
 
 
@@ -179,7 +180,7 @@ async def test_query_vectors_are_cached_but_document_vectors_are_not() -> None:
 @in_event_loop
 async def test_invalid_unicode_is_refused_before_the_tokenizer() -> None:
     encoder = TellingEncoder()
-    with pytest.raises(UsageError):
+    with raises_as_recorded(UsageError):
         await embedder(encoder).embed(["lone \ud800 surrogate"])
     assert encoder.batches == []
 
@@ -235,24 +236,22 @@ def test_every_text_is_batched_once_longest_first(texts: list[list[int]], tokens
 
 
 @pytest.mark.parametrize(
-    ("body", "message", "remedy"),
+    "body",
     [
-        ({"input": list(range(300_000))}, "'input' holds token ids", "Send the texts themselves"),
-        ({"input": [[7]] * 300_000}, "'input' holds token ids", "Send the texts themselves"),
-        ({"input": [["a", "b"]]}, "'input' holds a list of lists", "Send one list of texts"),
-        ({"input": [None] * 300_000}, "'input' holds 300,000 texts", "Send at most 2,048 texts"),
-        ([{"input": "a"}], "the body: Input should be", 'such as {"input"'),
-        ({"input": "a"} | {f"x{number}": 1 for number in range(300_000)}, "x0: Extra inputs", 'such as {"input"'),
+        {"input": list(range(300_000))},
+        {"input": [[7]] * 300_000},
+        {"input": [["a", "b"]]},
+        {"input": [None] * 300_000},
+        [{"input": "a"}],
+        {"input": "a"} | {f"x{number}": 1 for number in range(300_000)},
     ],
 )
-def test_large_wrong_request_is_refused_at_once(body: Any, message: str, remedy: str) -> None:
+def test_large_wrong_request_is_refused_at_once(body: Any) -> None:
     content = orjson.dumps(body)
     start = time.process_time()
-    with pytest.raises(UsageError) as caught:
+    with raises_as_recorded(UsageError):
         parse_embeddings_request(content, Limits())
     assert time.process_time() - start < 2
-    assert message in caught.value.message
-    assert remedy in caught.value.remedy
 
 
 def test_logged_error_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:

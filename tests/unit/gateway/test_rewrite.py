@@ -24,6 +24,7 @@ from es_sbert.gateway.settings import Limits, SemanticSettings
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.search.vector_query import MAX_K, VectorQuery
 from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
+from tests.raised import raises_as_recorded
 from tests.unit.gateway.rewriting import (
     CUT_HERE_WHOLE_THERE,
     MIXED,
@@ -235,7 +236,7 @@ def test_query_string_operators_equal_their_symbols(symbols: str, words: str) ->
 def test_semantic_query_on_joined_documents_is_refused() -> None:
     for kind, more in (("nested", {"path": "embedding"}), ("has_child", {"type": "answer"}), ("has_parent", {})):
         for query in (SEMANTIC, {"bool": {"must": [{"neural": {"embedding.vector": {"query_text": TEXT}}}]}}):
-            with pytest.raises(UsageError, match=f"cannot be used inside `{kind}`"):
+            with raises_as_recorded(UsageError):
                 Rewriting(PASSAGES).query({"bool": {"must": [{kind: more | {"query": query}}]}})
         joined = {kind: more | {"query": TITLE}}
         [knn] = clauses(Rewriting(hybrid=True).query({"bool": {"must": [joined, SEMANTIC]}}), "knn")
@@ -247,15 +248,13 @@ def test_semantic_field_selects_one_of_several_vector_fields() -> None:
         {"bool": {"must": [SEMANTIC, {"match": {"semantic.title_vector": "light"}}]}}
     )
     assert [knn["field"] for knn in clauses(rewritten, "knn")] == ["embedding", "title_vector"]
-    with pytest.raises(IndexMismatch) as caught:
+    with raises_as_recorded(IndexMismatch):
         Rewriting(TWO_FIELDS).query({"match": {"semantic.other": "light"}})
-    assert "title_vector" in caught.value.message
 
 
 def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
-    with pytest.raises(IndexMismatch) as caught:
+    with raises_as_recorded(IndexMismatch):
         Rewriting(ResolvedIndices({}, {}, ordinary=False)).query(SEMANTIC)
-    assert "es-sbert ingest" in caught.value.remedy
     for text in ("title:semantic", '_exists_:title AND "semantic: a science"'):
         other: Json = {"query": {"query_string": {"query": text}}}
         assert Rewriting(ResolvedIndices({}, {}, ordinary=False))(other) is other
@@ -321,10 +320,9 @@ def test_negated_query_needs_a_minimum_in_every_index() -> None:
     assert (knn["k"], knn["similarity"]) == (MAX_K, 0.3), "the cosine of a k-th document is no minimum here"
     some = ResolvedIndices(CALIBRATED.fields | {"old": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
     for searched in (PLAIN, some):
-        with pytest.raises(BadRequest, match="no minimum cosine") as caught:
+        with raises_as_recorded(BadRequest):
             Rewriting(searched).query(NEGATED)
-        assert "es-sbert index calibrate INDEX --save" in caught.value.remedy
-    with pytest.raises(BadRequest, match="no minimum cosine"):
+    with raises_as_recorded(BadRequest):
         Rewriting(CALIBRATED).query({"bool": {"must_not": [{"neural": {"embedding": {"query_text": TEXT}}}]}})
 
 
@@ -356,14 +354,13 @@ def test_search_for_the_kth_hit_has_the_scope_of_the_search() -> None:
 
 
 def test_different_models_in_one_search_are_rejected() -> None:
-    with pytest.raises(IndexMismatch, match="in docs, and that field with another model in old") as caught:
+    with raises_as_recorded(IndexMismatch):
         Rewriting(MIXED).query(SEMANTIC)
-    assert "migrate" in caught.value.remedy
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         Rewriting(MIXED, hybrid=True).query(TITLE)
-    with pytest.raises(IndexMismatch, match="has one vector per document in old, and one per chunk in docs"):
+    with raises_as_recorded(IndexMismatch):
         Rewriting(CUT_HERE_WHOLE_THERE).query(SEMANTIC)
-    with pytest.raises(IndexMismatch, match="names the model 'other'"):
+    with raises_as_recorded(IndexMismatch):
         Rewriting().query({"neural": {"embedding": {"query_text": TEXT, "model_id": "other"}}})
 
 
@@ -378,45 +375,41 @@ def test_too_many_semantic_queries_are_rejected() -> None:
         return len(QueryFinder(EngineType.ELASTICSEARCH, parser, None).find(body))
 
     assert count_queries(3) == 3
-    with pytest.raises(UsageError, match="more than 3 semantic queries"):
+    with raises_as_recorded(UsageError):
         count_queries(4)
     assert count_queries(1, size=100_000_000) == 1
-    with pytest.raises(UsageError, match="which all repeat its filters"):
+    with raises_as_recorded(UsageError):
         count_queries(2, size=100_000_000)
     shared = SemanticBudget(Limits(semantic_queries=3, semantic_text_bytes=4))  # by the searches of a request
     shared.spend([("model", "aé"), ("model", "aé")])
-    with pytest.raises(UsageError, match="more than 3 semantic queries"):
+    with raises_as_recorded(UsageError):
         shared.spend([("model", "aé"), ("model", "aé")])
-    with pytest.raises(UsageError, match="more than 4 bytes"):
+    with raises_as_recorded(UsageError):
         shared.spend([("another", "aé")])
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    "wrong",
     [
-        ({"match": {"semantic": ""}}, "is empty"),
-        ({"match": {"semantic": None}}, "JSON null, not a string"),
-        ({"match": {"semantic": "x" * 1001}}, "the limit is 1,000"),
-        ({"match": {"semantic": "\ud800"}}, "not valid Unicode"),
-        ({"match": {"semantic": {"query": "x", "k": 0}}}, "k of match on semantic is 0"),
-        ({"match": {"semantic": {"query": "x", "min_cosine": 2}}}, "min_cosine of match on semantic is 2"),
-        ({"neural": {"embedding": {"query_text": "x", "filter": "en"}}}, "is not a query"),
-        ({"semantic": {"field": "body", "query": "x", "boost": "high"}}, "boost of semantic on body is 'high'"),
-        ({"query_string": {"query": 'semantic:"open'}}, "is not valid Lucene syntax"),
-        (
-            {"query_string": {"query": "title:(a OR semantic:b)"}},
-            "is an expression that cannot contain a semantic query",
-        ),
-        ({"bool": {"must_not": {"bool": {"must_not": [SEMANTIC]}}}}, "to be excluded has no minimum cosine"),
-        ({"query_string": {"query": "title:a AND NOT semantic:plants"}}, "to be excluded has no minimum cosine"),
-        ({"query_string": {"query": "title:a -semantic:plants"}}, "to be excluded has no minimum cosine"),
-        ({"boosting": {"positive": EN, "negative": SEMANTIC, "negative_boost": 0.5}}, "has no minimum cosine"),
+        {"match": {"semantic": ""}},
+        {"match": {"semantic": None}},
+        {"match": {"semantic": "x" * 1001}},
+        {"match": {"semantic": "\ud800"}},
+        {"match": {"semantic": {"query": "x", "k": 0}}},
+        {"match": {"semantic": {"query": "x", "min_cosine": 2}}},
+        {"neural": {"embedding": {"query_text": "x", "filter": "en"}}},
+        {"semantic": {"field": "body", "query": "x", "boost": "high"}},
+        {"query_string": {"query": 'semantic:"open'}},
+        {"query_string": {"query": "title:(a OR semantic:b)"}},
+        {"bool": {"must_not": {"bool": {"must_not": [SEMANTIC]}}}},
+        {"query_string": {"query": "title:a AND NOT semantic:plants"}},
+        {"query_string": {"query": "title:a -semantic:plants"}},
+        {"boosting": {"positive": EN, "negative": SEMANTIC, "negative_boost": 0.5}},
     ],
 )
-def test_invalid_semantic_queries_are_rejected(wrong: Json, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
+def test_invalid_semantic_queries_are_rejected(wrong: Json) -> None:
+    with raises_as_recorded(UsageError):
         Rewriting().query({"bool": {"filter": [wrong]}})
-    assert caught.value.remedy
 
 
 def test_application_query_becomes_hybrid_once() -> None:
@@ -511,35 +504,28 @@ def test_section_knn_keeps_every_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "reason"),
+    "query",
     [
-        *((neural(**{name: 1}), f"has the parameter '{name}'") for name in NEURAL_PARAMETERS),
-        (knn(visit_percentage=20), "knn on embedding has the parameter 'visit_percentage'"),
-        (
-            {"neural": {"embedding": {"query_text": TEXT}, "boost": 2}},
-            "neural on embedding has 'boost' next to the field",
-        ),
-        (knn(rescore_vector={"oversample": 2}), "knn on embedding has the parameter 'rescore_vector'"),
-        (
-            knn(query_vector_builder={"text_embedding": {"model_text": TEXT, "truncate": 3}}),
-            "query_vector_builder of knn on embedding has the parameter 'truncate'",
-        ),
-        ({"semantic": {"field": "body", "query": TEXT, "k": 3}}, "semantic on body has the parameter 'k'"),
-        (match(min_cosin=0.3), "match on semantic has the parameter 'min_cosin'"),
-        (match(operator="and"), "match on semantic sets operator"),
-        (match(fuzziness="AUTO"), "match on semantic sets fuzziness"),
+        *(neural(**{name: 1}) for name in NEURAL_PARAMETERS),
+        knn(visit_percentage=20),
+        {"neural": {"embedding": {"query_text": TEXT}, "boost": 2}},
+        knn(rescore_vector={"oversample": 2}),
+        knn(query_vector_builder={"text_embedding": {"model_text": TEXT, "truncate": 3}}),
+        {"semantic": {"field": "body", "query": TEXT, "k": 3}},
+        match(min_cosin=0.3),
+        match(operator="and"),
+        match(fuzziness="AUTO"),
         *(
-            ({kind: {"query": TEXT, "fields": ["title", "semantic^2"]}}, f"{kind} on semantic is not supported")
+            {kind: {"query": TEXT, "fields": ["title", "semantic^2"]}}
             for kind in ("multi_match", "combined_fields", "query_string", "simple_query_string")
         ),
-        ({"query_string": {"query": TEXT, "default_field": "semantic", "escape": True}}, "query_string on semantic is"),
-        ({"query_string": {"query": "semantic:plants", "minimum_should_match": 2}}, "has the parameter 'minimum_"),
+        {"query_string": {"query": TEXT, "default_field": "semantic", "escape": True}},
+        {"query_string": {"query": "semantic:plants", "minimum_should_match": 2}},
     ],
 )
-def test_other_parameters_are_refused_by_name(query: Json, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason) as caught:
+def test_other_parameters_are_refused_by_name(query: Json) -> None:
+    with raises_as_recorded(UsageError):
         Rewriting().query(query)
-    assert "Supported are" in caught.value.remedy or "has the parameter" not in reason
 
 
 def test_defaults_that_clients_send_are_accepted() -> None:
@@ -568,7 +554,7 @@ def test_query_string_keeps_its_boost() -> None:
     ],
 )  # fmt: skip
 def test_operators_in_a_text_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="excludes words"):
+    with raises_as_recorded(UsageError):
         Rewriting().query({"query_string": {"query": text}})
 
 

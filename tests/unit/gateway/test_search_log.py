@@ -42,8 +42,8 @@ def logged(path: Path, *records: Json, log_queries: bool = False) -> list[Json]:
     """The lines that a gateway writes."""
     log = SearchLog(settings(path, log_queries=log_queries))
     log.start()
-    for record in records:
-        log.record(record)
+    for each in records:
+        log.record(each)
     asyncio.run(log.close())
     assert log.dropped == 0
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]

@@ -17,7 +17,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
 from es_sbert.index.adopt import AdoptableField, AdoptionReport, ComparedDocument, MetadataCounts, adoptable_field
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
@@ -81,39 +81,35 @@ def test_opensearch_index_types_are_recognized(property: Json, settings: dict[st
     assert look(OPENSEARCH, property, settings=settings).entry.index_type == index_type
 
 
-def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **options: Any) -> None:
-    with pytest.raises(kind) as caught:
+def refused(kind: type[EsSbertError], *args: Any, **options: Any) -> None:
+    with raises_as_recorded(kind):
         look(*args, **options)
-    assert message in caught.value.message
-    assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("info", "property", "message"),
+    ("info", "property"),
     [
-        (ELASTICSEARCH, DENSE | {"similarity": "l2_norm"}, "compares vectors by l2_norm"),
-        (ELASTICSEARCH, DENSE | {"index": False}, "`index: false`"),
-        (ELASTICSEARCH, DENSE | {"element_type": "bit"}, "vectors of bit"),
-        (OPENSEARCH, {"type": "knn_vector", "dimension": 384}, "compares vectors by l2"),
-        (OPENSEARCH, KNN | {"method": KNN["method"] | {"engine": "faiss"}}, "the index type hnsw of faiss"),
-        (OPENSEARCH, KNN | {"data_type": "binary"}, "vectors of binary"),
-        (OPENSEARCH, with_encoder({"name": "pq"}), "the encoder pq"),
-        (OPENSEARCH, KNN | {"compression_level": "32x"}, "chosen by the engine"),
-        (OPENSEARCH, faiss("sq", bits=16), "hnsw of faiss with the encoder sq of 16 bits,"),
-        (OPENSEARCH, KNN | {"method": KNN["method"] | {"name": "ivf", "engine": "faiss"}}, "ivf of faiss,"),
+        (ELASTICSEARCH, DENSE | {"similarity": "l2_norm"}),
+        (ELASTICSEARCH, DENSE | {"index": False}),
+        (ELASTICSEARCH, DENSE | {"element_type": "bit"}),
+        (OPENSEARCH, {"type": "knn_vector", "dimension": 384}),
+        (OPENSEARCH, KNN | {"method": KNN["method"] | {"engine": "faiss"}}),
+        (OPENSEARCH, KNN | {"data_type": "binary"}),
+        (OPENSEARCH, with_encoder({"name": "pq"})),
+        (OPENSEARCH, KNN | {"compression_level": "32x"}),
+        (OPENSEARCH, faiss("sq", bits=16)),
+        (OPENSEARCH, KNN | {"method": KNN["method"] | {"name": "ivf", "engine": "faiss"}}),
         # In 3.6 this compresses to one bit.
-        (OPENSEARCH, KNN | {"method": KNN["method"] | {"name": "flat"}}, "flat of lucene,"),
+        (OPENSEARCH, KNN | {"method": KNN["method"] | {"name": "flat"}}),
     ],
 )
-def test_field_that_cannot_be_searched_is_rejected(info: EngineInfo, property: Json, message: str) -> None:
-    refused(IndexMismatch, message, "`es-sbert index adopt NEW`", info, property)
+def test_field_that_cannot_be_searched_is_rejected(info: EngineInfo, property: Json) -> None:
+    refused(IndexMismatch, info, property)
 
 
 def test_opensearch_graph_of_a_future_version_needs_a_stated_compression() -> None:
     refused(
         IndexMismatch,
-        "hnsw of lucene, whose `compression_level` the mapping does not state",
-        "`es-sbert index adopt NEW`",
         OPENSEARCH,
         KNN,
         settings={"index.version.created": "137317827"},  # 3.10.0
@@ -121,38 +117,35 @@ def test_opensearch_graph_of_a_future_version_needs_a_stated_compression() -> No
 
 
 def test_non_vector_fields_are_rejected() -> None:
-    refused(IndexMismatch, "is of type text, not dense_vector", "the field that holds", ELASTICSEARCH, {"type": "text"})
-    refused(IndexMismatch, "is of type object", "the field that holds", ELASTICSEARCH, {"properties": {}})
-    refused(IndexMismatch, "is of type dense_vector, not knn_vector", "the field", OPENSEARCH, DENSE)
+    refused(IndexMismatch, ELASTICSEARCH, {"type": "text"})
+    refused(IndexMismatch, ELASTICSEARCH, {"properties": {}})
+    refused(IndexMismatch, OPENSEARCH, DENSE)
     nested = {"type": "nested", "properties": {"vector": DENSE}}
-    refused(IndexMismatch, "holds several vectors per document", "--passages 256", ELASTICSEARCH, nested)
+    refused(IndexMismatch, ELASTICSEARCH, nested)
     pages: Json = {"type": "nested", "properties": {"page": {"type": "long"}}}
-    refused(IndexMismatch, "is of type nested, not dense_vector", "the field", ELASTICSEARCH, pages)
+    refused(IndexMismatch, ELASTICSEARCH, pages)
     unsized = DENSE | {"dims": None}
-    refused(IndexMismatch, "without its number of dimensions", "`POST _reindex`", ELASTICSEARCH, unsized)
+    refused(IndexMismatch, ELASTICSEARCH, unsized)
 
 
 def test_unknown_or_nested_field_is_rejected() -> None:
-    refused(IndexMismatch, "no field 'embedding'", "one of: vector.", ELASTICSEARCH, DENSE, field="embedding")
-    refused(IndexMismatch, "no field 'x'", "no vectors to adopt", ELASTICSEARCH, {"type": "text"}, field="x")
+    refused(IndexMismatch, ELASTICSEARCH, DENSE, field="embedding")
+    refused(IndexMismatch, ELASTICSEARCH, {"type": "text"}, field="x")
     inside: Json = {"ml": {"properties": {"vector": DENSE}}}
-    refused(UsageError, "cannot be the name", "letters", ELASTICSEARCH, DENSE, field="ml.vector", more=inside)
+    refused(UsageError, ELASTICSEARCH, DENSE, field="ml.vector", more=inside)
 
 
 def test_conflicting_metadata_field_is_rejected() -> None:
     there: Json = {"vector_meta": {"type": "keyword"}}
-    refused(IndexMismatch, "'vector_meta' of docs conflicts with es-sbert", "renames", ELASTICSEARCH, DENSE, more=there)
+    refused(IndexMismatch, ELASTICSEARCH, DENSE, more=there)
     there = {"vector_meta": {"properties": {"by": {"type": "keyword"}}}}
     assert look(ELASTICSEARCH, DENSE, more=there).name == "vector"
 
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])
 def test_index_with_a_block_is_refused_before_its_mapping_changes(block: str) -> None:
-    with pytest.raises(IndexMismatch) as caught:
+    with raises_as_recorded(IndexMismatch):
         look(ELASTICSEARCH, DENSE, settings={f"index.blocks.{block}": "true"})
-    assert f'`PUT docs/_settings {{"index.blocks.{block}": null}}`' in caught.value.remedy
-    # Only a migration that was killed leaves a write block.
-    assert ("es-sbert index migrate docs --cancel" in caught.value.remedy) == (block == "write")
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "adoption"

@@ -19,7 +19,7 @@ from es_sbert.index.source_mode import (
     name_form,
     source_mode,
 )
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 
 def index(source: dict[str, Any] | None = None, **settings: str) -> IndexState:
@@ -73,11 +73,11 @@ def test_fields_missing_from_source_are_listed(state: IndexState, lost: str | No
 
 def test_index_without_updates_or_vectors_is_rejected() -> None:
     for mode in ("time_series", "columnar", "logsdb_columnar"):
-        with pytest.raises(VectorIndexError, match=f"`index.mode: {mode}`"):
+        with raises_as_recorded(VectorIndexError):
             check_accepts_updates(index(mode=mode))
     for mode in ("standard", "logsdb", "lookup", "vectordb_document"):
         check_accepts_updates(index(mode=mode))
-    with pytest.raises(VectorIndexError, match="derived_source"):
+    with raises_as_recorded(VectorIndexError):
         check_can_hold_vectors(index(derived_source__enabled="true"))
 
 
@@ -95,9 +95,8 @@ ROUTED = {"_routing": {"required": True}}
 
 
 def test_loading_files_into_a_data_stream_is_rejected() -> None:
-    with pytest.raises(VectorIndexError) as told:
+    with raises_as_recorded(VectorIndexError):
         check_can_load_files(IndexState(".ds-logs-1", {}, {}, data_stream="logs"), "logs")
-    assert "`es-sbert ingest --index .ds-logs-1`" in told.value.remedy
 
 
 def test_required_routing_must_come_from_the_alias() -> None:
@@ -112,7 +111,7 @@ def test_required_routing_must_come_from_the_alias() -> None:
 
 @pytest.mark.parametrize("source", [{"enabled": False}, {"excludes": ["*_meta"]}, {"includes": ["text", "embedding"]}])
 def test_index_without_metadata_in_source_is_rejected(source: dict[str, Any]) -> None:
-    with pytest.raises(VectorIndexError):
+    with raises_as_recorded(VectorIndexError):
         check_can_load_files(IndexState("docs", {"_source": source}, {}), "docs", ["embedding_meta"])
 
 
@@ -130,7 +129,7 @@ def test_unmapped_fields_of_a_strict_mapping_are_listed() -> None:
         {"text": "a", "author": {"name": "b", "born": 1}, "free": {"x": {"y": 1}}, "ignored": {"x": 1}},
         {"titel": None, "author": [{"name": "c"}, {"died": 2}], "author.name": "d", "author.born": 3},
     ]
-    with pytest.raises(VectorIndexError):
+    with raises_as_recorded(VectorIndexError):
         check_strict_mapping(IndexState("docs", mappings, {}), documents)
     check_strict_mapping(IndexState("docs", mappings, {}), [*documents, {"text": "one that fits"}])
     check_strict_mapping(IndexState("docs", mappings | {"dynamic": "false"}, {}), documents)

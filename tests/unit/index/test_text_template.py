@@ -23,7 +23,7 @@ from es_sbert.index.text_template import (
     without_fields,
 )
 from es_sbert.runtime.joined_text import value_spans
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded, record
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,9 @@ def test_hash_tells_several_values_from_one() -> None:
     assert len({hash_of("one\ntwo\nthree"), hash_of(["one", "two", "three"]), hash_of(["one\ntwo", "three"])}) == 3
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"), [(1.5, "number"), (True, "boolean"), ({"a": "b"}, "object"), (["a", [1]], "array with a number")]
-)
-def test_non_string_text_raises_text_field_error(value: Any, kind: str) -> None:
-    with pytest.raises(TextFieldError, match=f"the text field text is a JSON {kind}, not a string"):
+@pytest.mark.parametrize("value", [1.5, True, {"a": "b"}, ["a", [1]]])
+def test_non_string_text_raises_text_field_error(value: Any) -> None:
+    with raises_as_recorded(TextFieldError):
         TextTemplate.from_fields(["title", "text"]).render({"title": "T", "text": value})
 
 
@@ -138,7 +136,7 @@ def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> Non
     assert [text[start:end] for start, end in value_spans(text)][1].startswith("a&b")
     assert TextTemplate.parse("{body|strip_html}").text_of({"body": "<p> </p>"}) == ""
     assert TextTemplate.parse("{body|strip_html}").text_of({"body": None}) is None
-    with pytest.raises(TextFieldError, match="the text field body has HTML that is nested more than 2,000 levels"):
+    with raises_as_recorded(TextFieldError):
         TextTemplate.parse("{body|strip_html}").text_of({"body": "<div>" * 3000})
 
 
@@ -146,7 +144,7 @@ def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> Non
 def test_unknown_filter_is_refused(template: str) -> None:
     with raises(UsageError, "text_template") as error:
         TextTemplate.parse(template)
-    assert error.value.remedy == "The filters are: strip_html; write {FIELD|strip_html}."
+    record(error.value)
 
 
 def test_names_take_the_form_of_the_source() -> None:

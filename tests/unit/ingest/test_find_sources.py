@@ -23,6 +23,7 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.file_sources import FileInput, TextSource, find_sources
 from es_sbert.io.file_formats import FileFormat, FileOptions
+from tests.raised import raises_as_recorded
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_text_field="text")
 
@@ -53,19 +54,11 @@ def test_patterns_are_expanded_and_sorted(tmp_path: Path) -> None:
     assert names == ["a.jsonl", "b.jsonl", "d.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("missing.jsonl", "missing.jsonl cannot be read: No such file"), ("*.none", "no file matches"),
-        (".", "is a folder"), ("odd.dat", "does not indicate its format"),
-    ],
-)  # fmt: skip
-def test_invalid_source_arguments_are_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
-) -> None:
+@pytest.mark.parametrize("argument", ["missing.jsonl", "*.none", ".", "odd.dat"])
+def test_invalid_source_arguments_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("odd.dat").touch()
-    with pytest.raises(SourceError, match=message):
+    with raises_as_recorded(SourceError):
         find_sources([argument], None)
 
 
@@ -77,7 +70,7 @@ def test_invalid_source_arguments_are_rejected(
     ],
 )  # fmt: skip
 def test_address_is_refused_without_its_secrets(address: str) -> None:
-    with pytest.raises(UsageError, match=r"is an address.*\n.*es-sbert ingest.*curl -f URL") as caught:
+    with raises_as_recorded(UsageError) as caught:
         find_sources([address], FileFormat.JSONL)
     assert "s3cret" not in str(caught.value)
 
@@ -95,47 +88,47 @@ def test_compressed_standard_input_is_unpacked(
 
 
 def test_stdin_requires_a_format_and_is_accepted_once() -> None:
-    with pytest.raises(UsageError, match="format of standard input"):
+    with raises_as_recorded(UsageError):
         find_sources(["-"], None)
-    with pytest.raises(UsageError, match="named twice"):
+    with raises_as_recorded(UsageError):
         find_sources(["-", "-"], FileFormat.JSONL)
 
-    with pytest.raises(UsageError, match="so a cluster cannot load it"):
+    with raises_as_recorded(UsageError):
         find_sources(["-"], FileFormat.JSONL)[0].partitions(1000)
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options"),
     [
-        ("a.parquet", FileOptions(encoding="utf-16"), "`encoding` applies only to text files"),
-        ("a.jsonl", FileOptions(delimiter=";"), "`delimiter` applies only to CSV files"),
-        ("-", FileOptions(FileFormat.PARQUET), "the index of a Parquet file is at its end"),
-        ("a.parquet", None, "the file is empty, so it is not a Parquet file"),
+        ("a.parquet", FileOptions(encoding="utf-16")),
+        ("a.jsonl", FileOptions(delimiter=";")),
+        ("-", FileOptions(FileFormat.PARQUET)),
+        ("a.parquet", None),
     ],
 )
 def test_options_and_formats_that_do_not_fit_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: FileOptions | None, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: FileOptions | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(name).touch()
-    with pytest.raises((SourceError, UsageError), match=message):
+    with raises_as_recorded((SourceError, UsageError)):
         check_sources(find_sources([name], options), 1000, ["text"], None)
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "message"),
+    ("name", "data"),
     [
-        ("a.json", b'[\n{"text": "a"}\n]', "holds a JSON array"),
-        ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "it is UTF-16 or not a text\n.*docs/sources.md"),
-        ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>a", "is a page of HTML"),
-        ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0), "has no column text"),
-        ("a.csv", b"text,text\n", "contains the column 'text' twice"),
-        ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12], "truncated"),
+        ("a.json", b'[\n{"text": "a"}\n]'),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-16-le")),
+        ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>a"),
+        ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0)),
+        ("a.csv", b"text,text\n"),
+        ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12]),
     ],
 )
-def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(SourceError, match=message):
+    with raises_as_recorded(SourceError):
         check(tmp_path / name)
 
 
@@ -154,7 +147,7 @@ def test_valid_files_pass_the_check(tmp_path: Path, name: str, data: bytes) -> N
 
 def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
     source = TextSource(FileInput("gone.jsonl", tmp_path / "gone.jsonl", 10), FileFormat.JSONL)
-    with pytest.raises(SourceError, match="gone.jsonl cannot be read: No such file"):
+    with raises_as_recorded(SourceError):
         check_sources([source], 1000, ["text"], None)
     for reason in ("cannot be opened: No such file", "before its first record: reading failed: Is a directory"):
         [reject] = read_records([source], SETTINGS)

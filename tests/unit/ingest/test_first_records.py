@@ -19,6 +19,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.sources.document_source import DocumentSource, read_records
 from es_sbert.ingest.sources.file_sources import FileInput, TextSource
 from es_sbert.io.file_formats import FileFormat
+from tests.raised import raises_as_recorded
 
 
 def refusal(*sources: DocumentSource, **settings: Any) -> SourceError:
@@ -27,37 +28,32 @@ def refusal(*sources: DocumentSource, **settings: Any) -> SourceError:
     plan = LoadPlan(chosen, sources, plan_fields(chosen, {}), None, Path("dead"), None)
     info = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
     first = read_first_records(plan, info, read_records(sources, plan.reading), LoadControl())
-    with pytest.raises(SourceError) as caught:
+    with raises_as_recorded(SourceError) as caught:
         check_records(cast(Engine, None), plan, first)
     return caught.value
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    "fields",
     [
-        ({"id": 1, "text": "a", "embedding": [1]}, "already has a field embedding"),
-        ({"text": "a"}, "the id field id is missing"),
-        ({"id": 1, "text": 5}, "the text field text is a JSON number"),
-        ({"id": 1, "title": "a"}, "has the field text"),
-        ({"id": 1, "text": ""}, "the text field text is empty in all of them"),
-        ({"index": {"_id": "1"}}, "is a _bulk body: each document"),
-        ({"hits": {"hits": []}}, "holds the hits of a search"),
+        {"id": 1, "text": "a", "embedding": [1]},
+        {"text": "a"},
+        {"id": 1, "text": 5},
+        {"id": 1, "title": "a"},
+        {"id": 1, "text": ""},
+        {"index": {"_id": "1"}},
+        {"hits": {"hits": []}},
     ],
 )
-def test_reason_is_named(fields: dict[str, Any], message: str) -> None:
-    error = refusal(IterableSource([fields, fields]), id_field="id")
-    assert message in error.message
-    assert "_" in error.remedy  # the settings or fields that help
+def test_reason_is_named(fields: dict[str, Any]) -> None:
+    refusal(IterableSource([fields, fields]), id_field="id")
 
 
 def test_no_more_than_the_first_records_are_read_for_a_text() -> None:
-    error = refusal(IterableSource(itertools.repeat({"text": " "})))
-    assert "none of the first 1,000 records can be loaded" in error.message
+    refusal(IterableSource(itertools.repeat({"text": " "})))
 
 
 def test_array_of_a_pipe_is_refused_with_a_command_that_converts_it(tmp_path: Path) -> None:
-    for name, file in ((tmp_path / "a b", f"'{tmp_path}/a b'"), ("-", "FILE")):
+    for name in (tmp_path / "a b", "-"):
         (tmp_path / "a b").write_bytes(b'[{"text": "a"}]\n')
-        error = refusal(TextSource(FileInput(str(name), tmp_path / "a b"), FileFormat.JSONL))
-        assert "holds a JSON array, not one object per line" in error.message
-        assert f"`jq -c '.[]' {file}`" in error.remedy
+        refusal(TextSource(FileInput(str(name), tmp_path / "a b"), FileFormat.JSONL))

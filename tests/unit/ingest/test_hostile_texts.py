@@ -23,6 +23,7 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.file_sources import find_sources
 from es_sbert.io.tables import read_table
+from tests.raised import raises_as_recorded
 
 SETTINGS = ReadSettings(max_bytes=2000, plain_text_field="text")
 MIB = 1 << 20
@@ -66,10 +67,9 @@ def test_header_of_a_million_columns_is_refused(tmp_path: Path, name: str) -> No
     (tmp_path / name).write_text(f"{names}\n1\n")
     settings = ReadSettings(max_bytes=16 * MIB, plain_text_field="text")
     sources = find_sources([str(tmp_path / name)], None)
-    message = "the header has 1,000,000 columns, more than the limit of 16,384: leave some out"
-    with pytest.raises(SourceError, match=message):
+    with raises_as_recorded(SourceError):
         check_sources(sources, settings.max_bytes, ("text",), None)
-    with pytest.raises(SourceError, match=message):
+    with raises_as_recorded(SourceError):
         read_table(tmp_path / name, ["text"])
 
 
@@ -80,9 +80,9 @@ def test_devices_and_sockets_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("b.csv")
     for name in ("a.csv", "b.csv"):
-        with pytest.raises(SourceError, match=f"{name} is a device or a socket\n  Name a file or a pipe"):
+        with raises_as_recorded(SourceError):
             load(Path(name))
-        with pytest.raises(SourceError, match=f"{name} is a pipe, a device or a socket\n  Write its data to a file"):
+        with raises_as_recorded(SourceError):
             read_table(Path(name), ["text"])
     Path("c.jsonl").symlink_to(os.devnull)
     assert load(Path("c.jsonl")) == []

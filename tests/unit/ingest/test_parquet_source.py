@@ -25,6 +25,7 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.file_sources import find_sources
 from es_sbert.io.file_formats import open_parquet, parquet_batches
+from tests.raised import raises_as_recorded
 
 ROWS = 5000
 TABLE = pa.table(
@@ -69,13 +70,13 @@ def test_rows_are_read_in_order_with_row_numbers(tmp_path: Path) -> None:
 def test_struct_fields_are_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", pa.table({"meta": [{"title": "x", "id": 1}]}))
     check(path, "meta.title", id_field="meta.id")
-    with pytest.raises(SourceError, match="no column metadata.title"):
+    with raises_as_recorded(SourceError):
         check(path, "metadata.title")
 
 
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]))
-    with pytest.raises(SourceError, match="has two columns called text"):
+    with raises_as_recorded(SourceError):
         check(path)
 
 

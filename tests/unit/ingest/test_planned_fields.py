@@ -14,7 +14,7 @@ from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load_plan import plan_fields, plan_load, resolve_sources
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.unit.ingest.support import target
 
 STORED = {
@@ -67,15 +67,15 @@ def test_conflicting_field_options_are_rejected(options: dict[str, Any], setting
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"files": ("a",), "retry": Path("dead")}, "FILE and `retry` cannot"), ({"prune": True}, "needs sources"),
-        ({"retry": Path("dead"), "encoding": "utf-16"}, "apply only to FILE"), ({"id_field": "id"}, "do not apply to"),
+        {"files": ("a",), "retry": Path("dead")}, {"prune": True},
+        {"retry": Path("dead"), "encoding": "utf-16"}, {"id_field": "id"},
     ],
 )  # fmt: skip
-def test_options_of_other_loads_are_refused_before_an_engine_is_asked(options: dict[str, Any], message: str) -> None:
+def test_options_of_other_loads_are_refused_before_an_engine_is_asked(options: dict[str, Any]) -> None:
     settings = IngestSettings(index="docs", **options)
-    with pytest.raises(UsageError, match=message):
+    with raises_as_recorded(UsageError):
         plan_load(cast(Engine, None), settings, resolve_sources(settings))
 
 
@@ -89,5 +89,5 @@ def test_one_text_of_several_is_enough() -> None:
     assert target_texts({"title": "x", "kept": "z"}, targets) == ("x", "", "z")
     assert target_texts({"body": "y", "title": " ", "kept": 5}, targets) == ("", "y", "")
     assert target_texts({"body": None, "kept": "z"}, targets) == ("", "", "z")
-    with pytest.raises(TextFieldError, match="body is a JSON number"):
+    with raises_as_recorded(TextFieldError):
         target_texts({"title": "x", "body": 5}, targets)

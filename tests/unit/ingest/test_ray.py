@@ -16,6 +16,7 @@ from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot
 from es_sbert.errors import ClusterError, UsageError
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.ray_runner import RayWorkerPool, choose_worker_pool, make_probe, remote_error_summary
+from tests.raised import raises_as_recorded
 from tests.tiny import write_tiny_bert
 
 GPU = {"CPU": 16.0, "GPU": 4.0}
@@ -40,18 +41,18 @@ def test_worker_pool_by_gpus_or_cores(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "device", "threads", "count", "message"),
+    ("nodes", "device", "threads", "count"),
     [
-        ([CPU], "cuda", None, None, "no machine of the Ray cluster has a GPU and 2 CPUs"),
-        ([{"CPU": 2.0}], "cpu", 4, None, "no machine of the Ray cluster has 4 CPUs"),
-        ([GPU], "cuda:1", None, None, 'Use `device="cuda"`'),
-        ([CPU], "auto", None, 3, "can run 2 workers of 4 CPUs, not 3"),
+        ([CPU], "cuda", None, None),
+        ([{"CPU": 2.0}], "cpu", 4, None),
+        ([GPU], "cuda:1", None, None),
+        ([CPU], "auto", None, 3),
     ],
 )
 def test_impossible_worker_pool_raises_cluster_error(
-    nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, message: str
+    nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None
 ) -> None:
-    with pytest.raises((ClusterError, UsageError), match=message):
+    with raises_as_recorded((ClusterError, UsageError)):
         choose_worker_pool(nodes, device, threads, count)
 
 

@@ -20,6 +20,7 @@ from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError, OutcomeRecorder
 from es_sbert.ingest.read_documents import Document, DocumentRules, document_windows, read_documents
 from es_sbert.ingest.sources.document_source import InvalidId, Origin, Record, RejectedRecord, document_id
+from tests.raised import raises_as_recorded
 from tests.unit.ingest.support import target
 
 RULES = DocumentRules((target(),), "id")
@@ -126,7 +127,7 @@ def test_unbalanced_ledger_raises_ledger_error() -> None:
     ledger = Ledger()
     ledger.add(read=2)
     ledger.add_indexed([(3, 0)])
-    with pytest.raises(LedgerError, match="2 documents were read, but 1 accounted for"):
+    with raises_as_recorded(LedgerError):
         ledger.verify()
     ledger.add_outcome(DocumentOutcome.UNCHANGED)
     ledger.verify()
@@ -231,14 +232,7 @@ def test_ids_are_strings_and_integers_of_any_length(value: str, text: str) -> No
     assert id_of(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ("1.5", "is 1.5, a number with a fraction"), ("1e30", r"is 1e\+30, a float that is not exact"),
-        ("9007199254740993.0", "a float that is not exact: write it as a string"), ("true", "a JSON boolean"),
-        ("null", "the id field id is null"), ("[1]", "a JSON array"), ('"%s"' % ("9" * 600), "the id has 600 bytes"),
-    ],
-)  # fmt: skip
-def test_other_numbers_are_not_ids(value: str, reason: str) -> None:
-    with pytest.raises(InvalidId, match=reason):
+@pytest.mark.parametrize("value", ["1.5", "1e30", "9007199254740993.0", "true", "null", "[1]", '"%s"' % ("9" * 600)])
+def test_other_numbers_are_not_ids(value: str) -> None:
+    with raises_as_recorded(InvalidId):
         id_of(value)

@@ -23,6 +23,7 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.file_sources import find_sources, split_file
 from es_sbert.io.text_formats import CorruptStream
+from tests.raised import raises_as_recorded
 
 
 def records(source: DocumentSource) -> list[Record | RejectedRecord]:
@@ -95,5 +96,5 @@ def test_file_truncated_after_split_raises_corrupt_stream(tmp_path: Path) -> Non
     pieces: Any = source.partitions(500)
     path.write_bytes(b'{"text": "a"}\n' * 50)
     assert records(pieces[0])
-    with pytest.raises(CorruptStream, match="was truncated while it was read"):
+    with raises_as_recorded(CorruptStream):
         records(pieces[-1])

@@ -15,6 +15,7 @@ from es_sbert.errors import SourceError
 from es_sbert.ingest.sources.document_source import ReadSettings, Record, RejectedRecord, check_sources, read_records
 from es_sbert.ingest.sources.file_sources import find_sources
 from es_sbert.io.file_formats import FileOptions
+from tests.raised import raises_as_recorded
 
 SETTINGS = ReadSettings(max_bytes=1 << 20, plain_text_field="text")
 ROWS = [{"id": "1", "text": "Größe, Höhe"}, {"id": "2", "text": "one; two"}]
@@ -69,17 +70,15 @@ def test_other_encoding_is_refused_before_the_load_wherever_it_begins(tmp_path: 
 
         data = zstandard.compress(data)
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(SourceError) as error:
+    with raises_as_recorded(SourceError):
         load(tmp_path / name)
-    assert "it is not UTF-8: line 2,751 has the byte 0x93, at offset " in error.value.message
-    assert 'such as `encoding="windows-1252"`' in error.value.remedy
 
 
 def test_file_in_windows_1252_is_read_with_its_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(COMMA.encode("windows-1252"))
     assert fields(load(tmp_path / "a.csv", FileOptions(encoding="windows-1252"))) == ROWS
     (tmp_path / "a.csv").write_bytes(COMMA.encode())
-    with pytest.raises(SourceError, match=r"a.csv is UTF-8, not windows-1252\n  Leave out `encoding`"):
+    with raises_as_recorded(SourceError):
         load(tmp_path / "a.csv", FileOptions(encoding="windows-1252"))
 
 
@@ -88,7 +87,7 @@ def test_pipe_in_windows_1252_ends_with_an_error(tmp_path: Path) -> None:
     os.mkfifo(path)
     data = b"id,text\n" + b"1,plain\n" * 5 + COMMA.encode("windows-1252")
     threading.Thread(target=path.write_bytes, args=[data], daemon=True).start()
-    with pytest.raises(SourceError, match="line 8 has the byte 0xf6"):
+    with raises_as_recorded(SourceError):
         load(path)
 
 
@@ -107,21 +106,20 @@ def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "message"),
+    ("name", "data"),
     [
-        ("a.xlsx", WORKBOOK, "does not indicate its format\n"),
-        ("t.ARROW.gz", b"ARROW1\0\0", 'Add `format="jsonl"`, csv, tsv, lines or parquet. Excel, Arrow, PDF and other'),
-        ("a.csv.gz", gzip.compress(WORKBOOK), "it is UTF-16 or not a text"),
-        ("a.jsonl", b"SQLite format 3\0" + b"\0" * 84, "it is UTF-16 or not a text"),
-        ("a.csv", b"id;text\r1;a\r2;b\r", "header cannot be read"),
-        ("a.txt", TAB.encode("utf-16-le"), 'it is UTF-16 or not a text\n  Name its encoding, such as `encoding="'),
+        ("a.xlsx", WORKBOOK),
+        ("t.ARROW.gz", b"ARROW1\0\0"),
+        ("a.csv.gz", gzip.compress(WORKBOOK)),
+        ("a.jsonl", b"SQLite format 3\0" + b"\0" * 84),
+        ("a.csv", b"id;text\r1;a\r2;b\r"),
+        ("a.txt", TAB.encode("utf-16-le")),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(SourceError) as error:
+    with raises_as_recorded(SourceError):
         load(tmp_path / name)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])

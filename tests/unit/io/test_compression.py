@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from es_sbert.io.file_formats import Compression, decompress, detect_compression
 from es_sbert.io.text_formats import CorruptStream
+from tests.raised import raises_as_recorded
 
 PACK = {Compression.GZIP: gzip.compress, Compression.ZSTD: zstandard.ZstdCompressor().compress}
 packed = pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
@@ -59,7 +60,7 @@ def test_truncated_stream_yields_a_prefix_and_raises(compression: Compression, d
 def test_damaged_data_raises_corrupt_stream(compression: Compression) -> None:
     whole = bytearray(PACK[compression](bytes(range(256)) * 50))
     whole[4:20] = b"\xff" * 16
-    with pytest.raises(CorruptStream):
+    with raises_as_recorded(CorruptStream):
         b"".join(decompress(in_chunks(bytes(whole), 10)))
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.io.html_text import MAX_HTML_DEPTH, HtmlTooDeep, strip_html
+from tests.raised import raises_as_recorded
 
 
 @pytest.mark.parametrize(
@@ -40,5 +41,5 @@ def test_text_without_markup_stays_as_it_is(text: str) -> None:
 def test_elements_that_are_nested_too_deeply_are_refused_at_once() -> None:
     assert strip_html("<div>" * MAX_HTML_DEPTH + "deep") == "deep"
     assert strip_html("<div><p>a<hr></div>" * 3000).count("a") == 3000
-    with pytest.raises(HtmlTooDeep, match="more than 2,000 levels deep"):
+    with raises_as_recorded(HtmlTooDeep):
         strip_html("<DIV class=x>" * 1_000_000)

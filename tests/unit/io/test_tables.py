@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,8 @@ import zstandard
 from pyarrow import parquet
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.installation import install_extra_command
 from es_sbert.io.tables import Table, read_table
+from tests.raised import raises_as_recorded
 
 
 def write(path: Path, data: str | bytes) -> Path:
@@ -53,24 +52,22 @@ def test_multiline_row_is_numbered_by_its_first_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "message"),
+    ("name", "data"),
     [
-        ("t.tsv", b"a\tb\n1\t2\n1\n", "line 3: the row has 1 column, the header 2"),
-        ("t.csv", b"a\n1\n\xe9\n", "line 3 has the byte 0xe9, at offset 4 of the text\n  Save it as UTF-8"),
-        ("t.jsonl", b'{"a": 1}\n{"a": \n', "line 2: malformed JSON"),
-        ("t.csv", b"b,c\n1,2\n", "has no column a\n  Choose one of its columns: b, c"),
-        ("t.jsonl", b'{"b": 1}\n{"c": 1}\n', "has no column a\n  Choose one of its columns: b, c"),
-        ("t.tsv", b"a\tb\n", "has no rows"),
-        ("t.csv", b"a,,b\n1,2,3\n", "column 2 of the header has no name"),
-        ("t.txt", b"a\n1\n", "does not indicate a format that is read here\n  Use a file that ends in .jsonl"),
+        ("t.tsv", b"a\tb\n1\t2\n1\n"),
+        ("t.csv", b"a\n1\n\xe9\n"),
+        ("t.jsonl", b'{"a": 1}\n{"a": \n'),
+        ("t.csv", b"b,c\n1,2\n"),
+        ("t.jsonl", b'{"b": 1}\n{"c": 1}\n'),
+        ("t.tsv", b"a\tb\n"),
+        ("t.csv", b"a,,b\n1,2,3\n"),
+        ("t.txt", b"a\n1\n"),
     ],
 )
-def test_invalid_files_are_rejected(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected(name: str, data: bytes, tmp_path: Path) -> None:
     path = write(tmp_path / name, data)
-    with pytest.raises(SourceError) as caught:
+    with raises_as_recorded(SourceError):
         read_table(path, ["a"])
-    assert message in str(caught.value)
-    assert str(path) in caught.value.message
 
 
 COLUMNS = {"a": ["x", "y", None], "b": [1.5, 2.0, 3.0], "c": [0, 1, 2]}
@@ -86,7 +83,7 @@ def test_values_and_row_numbers(path: Path) -> None:
     table = read_table(path, ["c", "a", "b"])
     assert table.columns == COLUMNS
     assert table.lines.tolist() == [1, 2, 3]
-    with pytest.raises(SourceError, match=f"{path.name}, row 3: a is missing"):
+    with raises_as_recorded(SourceError):
         table.texts("a")
 
 
@@ -96,19 +93,19 @@ def test_limit_reads_the_first_rows(path: Path, limit: int) -> None:
 
 
 def test_missing_column_is_rejected(path: Path) -> None:
-    with pytest.raises(SourceError, match="has no column z\n  Choose one of its columns: a, b, c"):
+    with raises_as_recorded(SourceError):
         read_table(path, ["a", "z"])
 
 
 def test_invalid_parquet_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"a,b\n1,2\n")
-    with pytest.raises(SourceError, match="cannot be read as Parquet"):
+    with raises_as_recorded(SourceError):
         read_table(tmp_path / "t.parquet", ["a"])
 
 
 def test_missing_extra_raises_usage_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=re.escape(install_extra_command("parquet"))):
+    with raises_as_recorded(UsageError):
         read_table(path, ["a"])
 
 
@@ -116,23 +113,15 @@ def table(*values: object, unit: str = "line") -> Table:
     return Table(Path("t"), {"a": list(values)}, np.arange(2, len(values) + 2), unit)
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (None, "a is missing"), ("", "a is empty"), (" \t\u00a0\n", "a is empty"), (3, "a is not a text: 3"),
-        (b"caf\xe9", r"a holds bytes that are not valid UTF-8; cast the column to a string: b'caf\xe9'"),
-        (["x" * 100], "a is not a text: ['" + "x" * 58 + "…"),
-    ],
-)  # fmt: skip
-def test_non_text_values_are_rejected(value: object, reason: str) -> None:
-    with pytest.raises(SourceError) as caught:
+@pytest.mark.parametrize("value", [None, "", " \t\u00a0\n", 3, b"caf\xe9", ["x" * 100]])
+def test_non_text_values_are_rejected(value: object) -> None:
+    with raises_as_recorded(SourceError):
         table("fine", value).texts("a")
-    assert caught.value.message == f"t, line 3: {reason}"
 
 
 @pytest.mark.parametrize("value", ["high", "", "nan", "inf", "1_000", "1,5", True, None, float("nan"), [1], 10**400])
 def test_non_numeric_values_are_rejected(value: object) -> None:
-    with pytest.raises(SourceError, match="t, row 3: a is not a finite number: ") as caught:
+    with raises_as_recorded(SourceError) as caught:
         table(1, value, unit="row").floats("a")
     assert len(caught.value.message) < 120
 
@@ -142,7 +131,5 @@ def test_problems_of_several_columns_are_in_file_order() -> None:
     problems = both.problems()
     assert both.texts("a", problems) == ["x", "", "", ""]
     assert np.isnan(both.floats("b", problems)).tolist() == [False, False, True, True]
-    with pytest.raises(SourceError) as caught:
+    with raises_as_recorded(SourceError):
         problems.check("Mend it.")
-    assert [line.split(": ")[1][0] for line in caught.value.message.splitlines()] == ["a", "a", "b", "a", "b"]
-    assert caught.value.remedy == "Mend it."

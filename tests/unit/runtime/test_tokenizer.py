@@ -15,6 +15,7 @@ from es_sbert.bundle.modules import PromptKind
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid, UsageError
 from es_sbert.runtime.tokenizer import MAX_COUNTED_CHARACTERS, SentenceTokenizer, truncate_ids
+from tests.raised import raises_as_recorded
 from tests.tiny import WORDS, write_tiny_bert
 
 
@@ -35,22 +36,22 @@ def test_truncation_equals_the_tokenizers_library(folder: Path) -> None:
 
 def test_texts_and_models_that_cannot_be_tokenized_are_rejected(tmp_path: Path) -> None:
     model = read_sentence_model(write_tiny_bert(tmp_path / "m"))
-    with pytest.raises(UsageError, match="is not valid Unicode"):
+    with raises_as_recorded(UsageError):
         SentenceTokenizer(model)(["\ud800"])
-    with pytest.raises(BundleInvalid, match="already fill"):
+    with raises_as_recorded(BundleInvalid):
         SentenceTokenizer(model.model_copy(update={"max_tokens": 2}))
-    with pytest.raises(BundleInvalid, match=r"no vector for \[SEP\], which its tokenizer puts around each text"):
+    with raises_as_recorded(BundleInvalid):
         SentenceTokenizer(model.model_copy(update={"transformer_config": {"vocab_size": 3}}))
     file = tmp_path / "m" / "tokenizer.json"
     larger = Tokenizer.from_file(str(file))
     larger.add_tokens(["<new>"])
     larger.save(str(file))
     tokenizer = SentenceTokenizer(model)
-    with pytest.raises(UsageError, match="contains <new>, a token for which m has no vector"):
+    with raises_as_recorded(UsageError):
         tokenizer(["a cat", "a <new> cat"])
     assert tokenizer(tokenizer.readable(["a cat", "a <new> cat"])).tokens.tolist() == [4]
     file.write_text("{}")
-    with pytest.raises(BundleInvalid, match="the tokenizer in .* is broken"):
+    with raises_as_recorded(BundleInvalid):
         SentenceTokenizer(model)
 
 

@@ -6,6 +6,7 @@ from es_sbert.errors import DeviceError, UsageError
 from es_sbert.runtime import openvino_session, variant_candidates
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.variant_candidates import default_exports, variant_order
+from tests.raised import raises_as_recorded
 
 CPU, CUDA = Device("cpu"), Device("cuda")
 
@@ -61,34 +62,23 @@ def test_requested_runtime_or_precision(processor: None, runtime: str, precision
 
 @pytest.mark.parametrize("processor", ["bf16 int8 openvino"], indirect=True)
 @pytest.mark.parametrize(
-    ("device", "runtime", "precision", "message"),
-    [
-        (CUDA, "auto", "int8", '`precision="int8"` does not run on cuda'),
-        (CUDA, "openvino", "auto", '`runtime="openvino"` does not run on cuda'),
-        (CPU, "onnxruntime", "bf16", '`runtime="onnxruntime"` `precision="bf16"` does not run on cpu'),
-        (CPU, "auto", "bf8", '`precision="bf8"` is unknown'),
-    ],
+    ("device", "runtime", "precision"),
+    [(CUDA, "auto", "int8"), (CUDA, "openvino", "auto"), (CPU, "onnxruntime", "bf16"), (CPU, "auto", "bf8")],
 )
-def test_variant_that_does_not_exist_is_rejected(
-    processor: None, device: Device, runtime: str, precision: str, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_variant_that_does_not_exist_is_rejected(processor: None, device: Device, runtime: str, precision: str) -> None:
+    with raises_as_recorded(UsageError):
         variant_order(device, runtime, precision)
 
 
 @pytest.mark.parametrize(
-    ("processor", "runtime", "precision", "message"),
-    [
-        ("bf16 int8", "openvino", "auto", "OpenVINO is not installed"),
-        ("int8 openvino", "auto", "bf16", "no bf16 products"),
-        ("bf16 openvino", "openvino", "int8", "no int8 products"),
-    ],
+    ("processor", "runtime", "precision"),
+    [("bf16 int8", "openvino", "auto"), ("int8 openvino", "auto", "bf16"), ("bf16 openvino", "openvino", "int8")],
     indirect=["processor"],
 )
 def test_requested_variant_that_cannot_run_here_is_a_device_error(
-    processor: None, runtime: str, precision: str, message: str
+    processor: None, runtime: str, precision: str
 ) -> None:
-    with pytest.raises(DeviceError, match=message):
+    with raises_as_recorded(DeviceError):
         variant_order(CPU, runtime, precision)
 
 

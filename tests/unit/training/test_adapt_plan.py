@@ -16,7 +16,7 @@ from es_sbert.settings import AdaptSettings
 from es_sbert.training.adapt import Adaptation
 from es_sbert.training.adapt_plan import AdaptInputs, AdaptPlan, FieldChoice, training_recipe
 from es_sbert.training.run_folder import hash_model
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.unit.checkpoints import write_checkpoint
 
 
@@ -57,7 +57,7 @@ def test_run_is_not_resumed_with_other_queries_nor_begun_twice(tmp_path: Path) -
     adaptation(tmp_path).begin(resume=False)
     with raises(UsageError, "output"):
         adaptation(tmp_path).begin(resume=False)
-    with pytest.raises(CheckpointInvalid, match="other settings: queries\n"):
+    with raises_as_recorded(CheckpointInvalid):
         adaptation(tmp_path, AdaptInputs(one)).begin(resume=True)
 
 

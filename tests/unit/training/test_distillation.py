@@ -20,7 +20,7 @@ from es_sbert.training import adapt_model, train_model
 from es_sbert.training import distill_model as distill
 from es_sbert.training.distillation import distillation_recipe, split_texts
 from tests.e2e.cli_support import cli_in_process
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded
 from tests.unit.training.support import cut_at, write_model
 
 TEXTS = [text for text in parity_sentences(400) if text.strip()]
@@ -73,9 +73,9 @@ def test_interrupted_run_resumes_with_the_same_texts_only(
         context.setattr("es_sbert.training.training_run._export", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             distill(str(model), tmp_path / "student", TEXTS, epochs=1)
-    with pytest.raises(CheckpointInvalid, match="other training data: texts"):
+    with raises_as_recorded(CheckpointInvalid):
         distill(str(model), tmp_path / "student", TEXTS[:-1], epochs=1, resume=True)
-    with pytest.raises(CheckpointInvalid, match="another recipe: seed"):
+    with raises_as_recorded(CheckpointInvalid):
         distill(str(model), tmp_path / "student", TEXTS, epochs=1, seed=1, resume=True)
     resumed = distill(str(model), tmp_path / "student", TEXTS, epochs=1, resume=True)
     whole = distill(str(model), tmp_path / "whole", TEXTS, epochs=1, name="student")
@@ -91,7 +91,7 @@ def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_pa
         distill(str(model), tmp_path / "out", layers=1)
     with raises(UsageError, "layers"):
         distill(str(model), tmp_path / "out", TEXTS, layers=2)
-    with pytest.raises(SourceError, match="99 different texts, too few"):
+    with raises_as_recorded(SourceError):
         distill(str(model), tmp_path / "out", [f"text {number}" for number in range(99)])
     with raises(UsageError, "name"):
         distill(str(model), tmp_path / "out", TEXTS, name="a name")
@@ -178,10 +178,9 @@ def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         lambda: adapt_model("docs", tmp_path / "out", Mock()),
         lambda: train_model("no-recipe", tmp_path / "out"),
     ):
-        with pytest.raises(UsageError, match=r"another launcher has started 2 \(WORLD_SIZE\)") as caught:
+        with raises_as_recorded(UsageError):
             start()
-        assert "sentence-transformers" in caught.value.remedy
         assert not (tmp_path / "out").exists()
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(ModelNotFound):
+    with raises_as_recorded(ModelNotFound):
         distill("no-model", tmp_path / "out", ["a text"], layers=1)

@@ -10,6 +10,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.training.adapt_plan import choose_fields, field_statistics
 from es_sbert.training.pair_corpus import FieldChoice
+from tests.raised import raises_as_recorded
 
 LONG = "a text that has more than a few words, as the body of an article number"
 
@@ -56,9 +57,9 @@ def test_chosen_fields_win() -> None:
     assert choose_fields(fields, None, title="topic") == FieldChoice("topic", ("body",))
     assert choose_fields(fields, None, body=["title", "body"]) == FieldChoice("meta.subtitle", ("title", "body"))
     assert choose_fields(fields, None, use_title=False) == FieldChoice(None, ("body",))
-    with pytest.raises(IndexMismatch, match="has text in absent"):
+    with raises_as_recorded(IndexMismatch):
         choose_fields(fields, None, title="absent")
-    with pytest.raises(IndexMismatch, match="no field holds texts of"):
+    with raises_as_recorded(IndexMismatch):
         choose_fields(field_statistics(documents(), ["topic", "url"]), None)
-    with pytest.raises(IndexMismatch):
+    with raises_as_recorded(IndexMismatch):
         choose_fields(fields, None, title="body", body=["body"])

@@ -12,6 +12,7 @@ from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.training.example_augmentation import choose_negatives, relevant_rows
 from es_sbert.training.recipe import HardNegativesSpec, load_recipe
 from es_sbert.vectors import unit_vectors
+from tests.raised import raises_as_recorded
 from tests.unit.training.support import read_json, recipe, train_here, write_recipe
 
 
@@ -34,7 +35,7 @@ def test_negatives_are_the_nearest_that_are_allowed(margin: float | None) -> Non
         allowed = [row for row in ranking[number] if row not in (number, 30) and cosines[number, row] <= highest]
         assert rows[: len(allowed[:2])] == allowed[:2]
         assert not {number, 30} & set(rows)
-    with pytest.raises(SourceError, match="too few"):
+    with raises_as_recorded(SourceError):
         choose_negatives([ranking[:, :3]], positives, (queries, documents[:3]), spec)
 
 
@@ -57,13 +58,9 @@ def test_run_mines_negatives_once(model: Path, folder: Path, objective: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"objective": {"kind": "margin-distillation"}}, "requires the objective in-batch or triplet"),
-        ({"hard_negatives": {"ranks": [5, 2]}}, "are not in ascending order"),
-    ],
+    "changes", [{"objective": {"kind": "margin-distillation"}}, {"hard_negatives": {"ranks": [5, 2]}}]
 )
-def test_hard_negatives_of_other_data_are_refused(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+def test_hard_negatives_of_other_data_are_refused(tmp_path: Path, changes: dict[str, object]) -> None:
     settings = pairs_recipe(Path("base"), **({"hard_negatives": {}} | changes))
-    with pytest.raises(RecipeInvalid, match=reason):
+    with raises_as_recorded(RecipeInvalid):
         load_recipe(str(write_recipe(tmp_path, settings)))

@@ -1,6 +1,5 @@
 """Recipes: shipped ones, and everything that a recipe must not be."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.recipe import Recipe, load_recipe, parse_overrides, shipped_recipes
 from es_sbert.training.training_examples import assign_columns
+from tests.raised import raises_as_recorded
 from tests.unit.training.support import recipe, train_here, write_recipe
 
 SHIPPED = {
@@ -59,53 +59,44 @@ VECTORS = {"task": "vectors", "path": "dev.tsv", "columns": {"text": "a"}}
 
 
 @pytest.mark.parametrize(
-    ("way", "value", "message"),
+    ("way", "value"),
     [
-        ("stages.0.learning_rat", 1e-5, "stages.0.learning_rat: no such setting$"),
-        ("stages.0.objective.margin", 1, "stages.0.objective.regression.margin: no such setting"),
-        ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),
-        ("stages.0.epochs", float("inf"), "stages.0.epochs: .*finite"),
-        *(("stages.0.name", name, "stages.0.name: ") for name in ("", ".built", "../pairs", "run.json")),
-        ("model.base", None, "model.base"),
-        ("model", "a-model", "model: .*dictionary"),
-        ("stages.0.dev.prompts", {"anchor": "query"}, "stages.0.dev: .*roles that are not in columns: anchor"),
-        ("stages.0.dev", VECTORS | {"prompts": {"text": "query"}}, "uses the prompt of the teacher"),
-        ("stages.0.dev", VECTORS, "stages.0: .*dev.task vectors needs a teacher"),
-        ("stages.0.objective", None, "no objective for train.tsv: set one in the stage"),
-        ("stages.0.data.0.hard_negatives", {}, "train.tsv: hard_negatives requires the objective in-batch or triplet"),
-        ("stages", [STAGE, STAGE], "stages need different names, not stage, stage"),
+        ("stages.0.learning_rat", 1e-5),
+        ("stages.0.objective.margin", 1),
+        ("stages.0.batch", 0),
+        ("stages.0.epochs", float("inf")),
+        *(("stages.0.name", name) for name in ("", ".built", "../pairs", "run.json")),
+        ("model.base", None),
+        ("model", "a-model"),
+        ("stages.0.dev.prompts", {"anchor": "query"}),
+        ("stages.0.dev", VECTORS | {"prompts": {"text": "query"}}),
+        ("stages.0.dev", VECTORS),
+        ("stages.0.objective", None),
+        ("stages.0.data.0.hard_negatives", {}),
+        ("stages", [STAGE, STAGE]),
     ],
 )
-def test_invalid_setting_is_named_with_its_path(tmp_path: Path, way: str, value: Any, message: str) -> None:
+def test_invalid_setting_is_named_with_its_path(tmp_path: Path, way: str, value: Any) -> None:
     path = write_recipe(tmp_path, change(recipe(tmp_path), way, value))
-    with pytest.raises(RecipeInvalid) as caught:
+    with raises_as_recorded(RecipeInvalid):
         load_recipe(str(path))
-    assert re.search(message, caught.value.message)
-    assert "docs/commands/train.md" in caught.value.remedy
 
 
 def test_setting_that_fits_neither_model_nor_data_is_rejected_before_training(folder: Path, model: Path) -> None:
     pair = {"path": "train.tsv", "columns": {"anchor": "sentence1", "positive": "sentence2"}, "limit": 1}
-    for way, value, message in (
-        ("model.max_tokens", 64, "the recipe has max_tokens 64, but .* reads no more than 32 tokens"),
-        ("stages.0.data.0.prompts", {"sentence1": "ask"}, "the model has no prompt ask"),
-        ("stages.0.data", [pair | {"objective": {"kind": "in-batch"}}], "would hold only one of the 1 pair"),
+    for way, value in (
+        ("model.max_tokens", 64),
+        ("stages.0.data.0.prompts", {"sentence1": "ask"}),
+        ("stages.0.data", [pair | {"objective": {"kind": "in-batch"}}]),
     ):
-        with pytest.raises((RecipeInvalid, SourceError), match=message):
+        with raises_as_recorded((RecipeInvalid, SourceError)):
             train_here(write_recipe(folder, change(recipe(model), way, value)), folder / f"out {way}")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"name: a\nseed: 1\nseed: 2\n", r"a\.yaml, line 3: duplicate key 'seed'"),
-        (b"- name: a", r"a\.yaml does not contain settings"),
-        (b"name: caf\xe9", r"a\.yaml cannot be read: .*utf-8"),
-    ],
-)
-def test_file_that_is_not_one_set_of_settings_is_rejected(tmp_path: Path, text: bytes, message: str) -> None:
+@pytest.mark.parametrize("text", [b"name: a\nseed: 1\nseed: 2\n", b"- name: a", b"name: caf\xe9"])
+def test_file_that_is_not_one_set_of_settings_is_rejected(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "a.yaml").write_bytes(text)
-    with pytest.raises(RecipeInvalid, match=message):
+    with raises_as_recorded(RecipeInvalid):
         load_recipe(str(tmp_path / "a.yaml"))
 
 
@@ -119,15 +110,8 @@ def test_overrides_change_single_settings(tmp_path: Path) -> None:
     assert changed.seed == 7
 
 
-@pytest.mark.parametrize(
-    ("pair", "message"),
-    [
-        ("stages.0.batch", "is not KEY=VALUE"),
-        ("stages.5.batch=3", "does not fit the recipe"),
-        ("stages.0.bacth=3", "stages.0.bacth: no such setting"),
-    ],
-)
-def test_invalid_override_is_rejected(tmp_path: Path, pair: str, message: str) -> None:
+@pytest.mark.parametrize("pair", ["stages.0.batch", "stages.5.batch=3", "stages.0.bacth=3"])
+def test_invalid_override_is_rejected(tmp_path: Path, pair: str) -> None:
     path = str(write_recipe(tmp_path, recipe(tmp_path)))
-    with pytest.raises(RecipeInvalid, match=message):
+    with raises_as_recorded(RecipeInvalid):
         load_recipe(path, parse_overrides([pair]))

@@ -11,6 +11,7 @@ from es_sbert.training import trainer
 from es_sbert.training.run_folder import last_complete_checkpoint
 from es_sbert.training.training_errors import CHECK_DELAY, LossCheck
 from es_sbert.training.training_examples import Examples
+from tests.raised import raises_as_recorded
 from tests.unit.training.support import recipe, train_here, write_recipe
 
 EXAMPLES = Examples("pairs", Path("pairs.tsv"), (["a"] * 90, ["b"] * 90), None, np.arange(2, 92))
@@ -31,7 +32,7 @@ def test_delayed_check_names_the_step_and_batch_of_the_loss(delay: int, value: f
     losses.add(torch.tensor(value), 40, EXAMPLES, batch(40))
     for step in range(41, 40 + delay):
         losses.add(torch.tensor(float("nan")), step, EXAMPLES, batch(step))
-    with pytest.raises(TrainingDiverged):
+    with raises_as_recorded(TrainingDiverged):
         losses.add(torch.tensor(1.0), 40 + delay, EXAMPLES, batch(0))
 
 
@@ -47,14 +48,9 @@ def test_delayed_loss_check_leaves_no_checkpoint_and_no_model(
     """A run may log, be measured and end before the look would come: each of them looks first."""
     monkeypatch.setattr(trainer, "LossCheck", lambda device: LossCheck(device, delay=100))
     settings = recipe(model, learning_rate=1e30, warmup=0, max_grad_norm=1e30, **stage)
-    # No loss comes after the only step.
-    diverged = (
-        "after step 1 the model returns NaN" if stage.get("batch") == 128 else "the loss of step 2 is nan.*, lines "
-    )
     output = folder / "out"
-    with pytest.raises(TrainingDiverged, match=diverged) as caught:
+    with raises_as_recorded(TrainingDiverged):
         train_here(write_recipe(folder, settings), output)
-    assert "Lower learning_rate" in caught.value.remedy
     assert last_complete_checkpoint(output / "training/pairs") is None
     assert not (output / "training/pairs/model").exists()
     assert not (output / "modules.json").exists()

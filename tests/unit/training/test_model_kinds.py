@@ -14,6 +14,7 @@ from sentence_transformers import CrossEncoder
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.errors import ModelError, UsageError
 from es_sbert.training.example_augmentation import TorchPairScorer
+from tests.raised import raises_as_recorded
 from tests.unit.checkpoints import write_cross_encoder
 from tests.unit.exporters.comparison import edit
 from tests.unit.training.support import STILL, cut_at, recipe, train_here, write_model, write_recipe
@@ -103,13 +104,13 @@ def test_teacher_margins_are_those_of_its_scores_and_kept_for_a_resumed_run(fold
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize(("labels", "message"), [(3, "has the labels"), (1, "lack classifier")])
-def test_teacher_without_one_trained_score_is_refused(folder: Path, model: Path, labels: int, message: str) -> None:
+@pytest.mark.parametrize("labels", [3, 1])
+def test_teacher_without_one_trained_score_is_refused(folder: Path, model: Path, labels: int) -> None:
     teacher = write_cross_encoder(folder / "teacher", labels=labels, layers=1)
     weights = load_file(teacher / "model.safetensors")
     encoder = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier")}
     save_file(encoder, teacher / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=message):
+    with raises_as_recorded(ModelError):
         train_here(margin_recipe(folder, model, teacher), folder / "out")
 
 
@@ -120,5 +121,5 @@ def test_teacher_refuses_a_text_with_a_token_without_a_vector(folder: Path) -> N
     save_file(weights, teacher / "model.safetensors", metadata={"format": "pt"})
     edit(teacher / "config.json", vocab_size=550)
     vocabulary = read_cross_encoder(teacher).tokenizer_json()["model"]["vocab"]
-    with pytest.raises(UsageError, match="has no vector"):
+    with raises_as_recorded(UsageError):
         TorchPairScorer(teacher, "cpu").score(["the"], [max(vocabulary, key=vocabulary.get)])

@@ -14,6 +14,7 @@ from es_sbert.training.training_stage import (
     choose_training_precision,
     float32_matmul_precision,
 )
+from tests.raised import raises_as_recorded
 from tests.unit.training.support import cut_at, recipe, train_here, write_recipe
 
 
@@ -36,11 +37,11 @@ def test_choose_training_precision(
 
 
 def test_fp16_on_cpu_and_devices_that_torch_lacks_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceError, match="training in fp16 requires a CUDA device"):
+    with raises_as_recorded(DeviceError):
         choose_training_precision("fp16", "cpu", has_bf16=False)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for device, message in (("cuda:1", "not on 'cuda:1'"), ("cuda", "torch cannot use CUDA here")):
-        with pytest.raises(DeviceError, match=message):
+    for device in ("cuda:1", "cuda"):
+        with raises_as_recorded(DeviceError):
             choose_training_device(device)
 
 
@@ -67,5 +68,5 @@ def test_resumed_run_keeps_its_precision(folder: Path, model: Path, monkeypatch:
     other = load_recipe(str(path), {"precision": "fp32"})
     with cut_at(2):
         train_here(path, folder / "other")
-    with pytest.raises(CheckpointInvalid):
+    with raises_as_recorded(CheckpointInvalid):
         train_model(other, folder / "other", data_folder=folder, device="cpu", resume=True)

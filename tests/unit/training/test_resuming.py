@@ -22,7 +22,7 @@ from es_sbert.training import train_model
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.recipe import load_recipe
 from es_sbert.training.run_folder import last_complete_checkpoint
-from tests.raised import raises
+from tests.raised import raises, raises_as_recorded, record
 from tests.unit.training.support import Cut, cut_at, read_json, recipe, train_here, write_pairs, write_recipe
 
 pytestmark = pytest.mark.slow
@@ -85,9 +85,8 @@ def test_run_without_its_saved_model_resumes_without_training(
     train_here(path, folder / "whole")
     with monkeypatch.context() as full:
         full.setattr(BiEncoderTask, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-        with pytest.raises(OutputError) as caught:
+        with raises_as_recorded(OutputError):
             train_here(path, folder / "full")
-    assert "`resume`" in caught.value.remedy
     train_here(path, folder / "full", resume=True)
     assert same_model(folder / "whole", folder / "full")
     whole, full_again = (read_json(folder / name / "training.json")["stages"] for name in ("whole", "full"))
@@ -133,9 +132,8 @@ def test_full_disk_keeps_the_previous_checkpoint(folder: Path, model: Path) -> N
         train_here(path, folder / "out")
     stage = folder / "out/training/pairs"
     kept = {file.name: file.read_bytes() for file in (stage / "checkpoint-6").iterdir()}
-    with file_size_limit(max(map(len, kept.values())) // 2), pytest.raises(OutputError) as caught:
+    with file_size_limit(max(map(len, kept.values())) // 2), raises_as_recorded(OutputError):
         train_here(path, folder / "out", resume=True)
-    assert "`resume`" in caught.value.remedy
     assert {file.name: file.read_bytes() for file in (stage / "checkpoint-6").iterdir()} == kept
     train_here(path, folder / "out", resume=True)
 
@@ -161,17 +159,17 @@ def test_resume_with_changed_recipe_data_or_models_is_rejected(folder: Path, mod
     with cut_at(1):
         train_here(path, folder / "out")
     other = write_recipe(folder / "other", recipe(base, batch=4))
-    with pytest.raises(CheckpointInvalid, match=r"another recipe: stages\.0\.batch"):
+    with raises_as_recorded(CheckpointInvalid):
         train_model(load_recipe(str(other)), folder / "out", data_folder=folder, device="cpu", resume=True)
     write_pairs(folder / "train.tsv", 100)
-    with pytest.raises(CheckpointInvalid, match=r"other training data: train\.tsv"):
+    with raises_as_recorded(CheckpointInvalid):
         train_here(path, folder / "out", resume=True)
     with raises(UsageError, "output") as caught:
         train_here(path, folder / "out")
-    assert "`resume`" in caught.value.remedy
+    record(caught.value)
     write_pairs(folder / "train.tsv", 128)
     (base / "model.safetensors").write_bytes(b"other weights")
-    with pytest.raises(CheckpointInvalid, match=f"another model under the name {base}"):
+    with raises_as_recorded(CheckpointInvalid):
         train_here(path, folder / "out", resume=True)
 
 
@@ -181,5 +179,5 @@ def test_concurrent_runs_into_one_folder_are_rejected(folder: Path, model: Path)
     with cut_at(1):
         train_here(path, folder / "out")
     other = file_lock(folder / "out/training/lock", lambda: None)
-    with other, pytest.raises(UsageError, match="another process is training in"):
+    with other, raises_as_recorded(UsageError):
         train_here(path, folder / "out", resume=True)

@@ -10,6 +10,7 @@ from es_sbert.errors import CheckpointInvalid, ModelNotFound
 from es_sbert.training.recipe import Recipe, load_recipe
 from es_sbert.training.run_folder import RunFolder, hash_model, last_complete_checkpoint, mark_checkpoint_complete
 from es_sbert.training.training_run import find_models
+from tests.raised import raises_as_recorded
 from tests.unit.training.support import recipe, write_recipe
 
 
@@ -43,7 +44,7 @@ def test_run_resumes_with_its_recipe_only(tmp_path: Path, distilling: Recipe) ->
     assert RunFolder(tmp_path / "out").precision() == "fp32"
     hold(tmp_path / "out", distilling, resume=True)
     for changes in ({"precision": "fp16"}, {"seed": 7}):
-        with pytest.raises(CheckpointInvalid):
+        with raises_as_recorded(CheckpointInvalid):
             hold(tmp_path / "out", distilling.model_copy(update=changes), resume=True)
 
 
@@ -53,7 +54,7 @@ def test_run_of_a_recipe_that_this_version_cannot_run_is_refused(tmp_path: Path,
     recorded = json.loads(path.read_text())
     recorded["recipe"]["stages"][0]["objective"] = {"kind": "denoising", "ratio": 0.6}
     path.write_text(json.dumps(recorded))
-    with pytest.raises(CheckpointInvalid):
+    with raises_as_recorded(CheckpointInvalid):
         hold(tmp_path / "out", distilling, resume=True)
 
 
@@ -70,7 +71,7 @@ def test_run_resumes_without_models_that_are_gone(tmp_path: Path, distilling: Re
     hold(tmp_path / "out", distilling, resume=False)
     (tmp_path / "teacher").rename(tmp_path / "elsewhere")
     hold(tmp_path / "out", distilling, resume=True)
-    with pytest.raises(ModelNotFound):
+    with raises_as_recorded(ModelNotFound):
         hold(tmp_path / "anew", distilling, resume=False)
 
 

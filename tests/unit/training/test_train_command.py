@@ -25,6 +25,7 @@ from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.run_folder import RunFolder
 from es_sbert.training.training_run import TrainingResult
 from es_sbert.training.training_stage import StageResult
+from tests.raised import raises_as_recorded
 from tests.unit.training.support import Cut, read_json, recipe, train_here, write_recipe
 
 pytestmark = pytest.mark.slow
@@ -97,12 +98,11 @@ def test_invalid_data_stops_the_run_before_writing(folder: Path, model: Path) ->
     lines = (folder / "train.tsv").read_text().splitlines()
     lines[7] = "a sentence\tanother\t7"
     (folder / "train.tsv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(SourceError, match=r"train\.tsv.*line 8"):
+    with raises_as_recorded(SourceError):
         train_here(path, folder / "out")
     (folder / "train.tsv").unlink()
-    with pytest.raises(SourceError, match=r"train\.tsv") as caught:
+    with raises_as_recorded(SourceError):
         train_here(path, folder / "out")
-    assert "`data`" in caught.value.remedy
     assert not (folder / "out").exists()
 
 
@@ -116,9 +116,8 @@ def test_out_of_memory_names_the_setting_to_lower(folder: Path, model: Path, mon
 
     monkeypatch.setattr(BiEncoderTask, "forward", hungry)
     path = write_recipe(folder, recipe(model, batch=60, dev=None))
-    with pytest.raises(OutOfMemory) as caught:
+    with raises_as_recorded(OutOfMemory):
         train_here(path, folder / "out")
-    assert "Lower batch in the recipe to 30" in caught.value.remedy
 
 
 def test_train_command_reports_the_result(folder: Path, model: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from es_sbert.engines.local.engine_home import EngineHome
 from es_sbert.engines.local.server_process import find_jdk
 from es_sbert.errors import LocalEngineError
+from tests.raised import raises_as_recorded
 from tests.unit.engines.local.notes import engine
 
 
@@ -26,7 +27,7 @@ from tests.unit.engines.local.notes import engine
 )
 def test_engine_home_from_environment(environ: dict[str, str], root: bool, home: str) -> None:
     assert EngineHome.from_environment(environ, root=root).home == Path(home)
-    with pytest.raises(LocalEngineError):
+    with raises_as_recorded(LocalEngineError):
         EngineHome.from_environment({"ES_SBERT_ENGINE_HOME": f"{home}/my engines"}, root=root)
 
 
@@ -38,9 +39,9 @@ def test_home_and_jdk_closed_to_the_servers_user_are_rejected(tmp_path: Path, mo
     (jdk / "bin" / "java").touch()
     (tmp_path / "engines").mkdir()
     tmp_path.chmod(mode)
-    with pytest.raises(LocalEngineError, match="stranger, who cannot enter"):
+    with raises_as_recorded(LocalEngineError):
         EngineHome(tmp_path / "engines").create(stranger)
-    with pytest.raises(LocalEngineError, match="the user stranger, who will run the server, cannot enter it"):
+    with raises_as_recorded(LocalEngineError):
         find_jdk(range(21, 1000), {"JAVA_HOME": str(jdk)}, stranger, ())
     tmp_path.chmod(0o700)
 
@@ -66,5 +67,5 @@ def test_state_of_a_dead_process_is_ignored_and_a_broken_one_is_an_error(home: E
     home.write_state(engine(started="another boot/1"))
     assert home.running("es9", 9200) is None
     (home.state / "es9-9200.json").write_text("{}")
-    with pytest.raises(LocalEngineError):
+    with raises_as_recorded(LocalEngineError):
         home.running("es9", 9200)

@@ -8,6 +8,7 @@ import pytest
 
 from es_sbert.engines.local.server_process import REQUIRED_MODULES, find_jdk
 from es_sbert.errors import LocalEngineError
+from tests.raised import raises_as_recorded
 
 RELEASES = range(21, 1000)
 
@@ -59,15 +60,5 @@ def test_every_rejected_jdk_is_explained(tmp_path: Path) -> None:
         make_jdk(tmp_path / "all" / name, version)
     make_jdk(tmp_path / "all" / "small", "25.0.1", lacking="jdk.incubator.vector")
     (make_jdk(tmp_path / "all" / "broken", "25.0.1") / "release").unlink()
-    with pytest.raises(LocalEngineError) as caught:
+    with raises_as_recorded(LocalEngineError):
         find_jdk(RELEASES, {"JAVA_HOME": str(tmp_path / "nowhere")}, None, [str(tmp_path / "all" / "*")])
-    for part in (
-        "no JDK 21 or newer was found; looked at:",
-        f"{tmp_path / 'nowhere'}: its file release cannot be read: No such file",
-        "old: Java 17 is too old",
-        "small: Java 25, but without jdk.incubator.vector: not a full JDK",
-        "broken: its file release cannot be read: No such file",
-        "ancient: Java 8 is too old",
-    ):
-        assert part in caught.value.message
-    assert "ES_JAVA_HOME" in caught.value.remedy

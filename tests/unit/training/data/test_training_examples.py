@@ -13,6 +13,7 @@ import pytest
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.training.recipe import CoSentSpec, DataSpec, StageSpec
 from es_sbert.training.training_examples import ExampleSchema, LabelKind, read_examples, read_stage
+from tests.raised import raises_as_recorded
 
 PAIRS = ("sentence1", "sentence2")
 SCORES = ExampleSchema(PAIRS, LabelKind.SCORE, score_range=(0.0, 1.0))
@@ -68,76 +69,57 @@ def test_last_role_accepts_several_columns(negatives: str | tuple[str, ...] | No
 
 
 @pytest.mark.parametrize(
-    ("data", "shape", "message"),
+    ("data", "shape"),
     [
-        (spec({"sentence1": "a", "score": "s"}), SCORES, "t.tsv: no column for sentence2\n"),
-        (spec(TEXT_COLUMNS), SCORES, "no column for score\n.*roles: sentence1, sentence2, score"),
-        (spec({"anchor": ("a", "b"), "positive": "p"}), NEGATIVES, "anchor has a list of columns"),
-        (spec(TEXT_COLUMNS, prompts={"anchor": "query"}), SCORES, "prompts for unknown roles: anchor"),
-        (spec({**TEXT_COLUMNS, "score": "s"}, score_range=(5, 0)), SCORES, r"score_range \[5.*\] is empty"),
-        (spec({**TEXT_COLUMNS, "class": "b"}, skip=1), CLASSES, r"t\.tsv has 1 examples, and skip: 1 leaves none"),
+        (spec({"sentence1": "a", "score": "s"}), SCORES),
+        (spec(TEXT_COLUMNS), SCORES),
+        (spec({"anchor": ("a", "b"), "positive": "p"}), NEGATIVES),
+        (spec(TEXT_COLUMNS, prompts={"anchor": "query"}), SCORES),
+        (spec({**TEXT_COLUMNS, "score": "s"}, score_range=(5, 0)), SCORES),
+        (spec({**TEXT_COLUMNS, "class": "b"}, skip=1), CLASSES),
     ],
 )
-def test_invalid_data_set_is_rejected(data: DataSpec, shape: ExampleSchema, message: str, tmp_path: Path) -> None:
+def test_invalid_data_set_is_rejected(data: DataSpec, shape: ExampleSchema, tmp_path: Path) -> None:
     write(tmp_path, "a\tb", "x\tyes")
-    with pytest.raises((RecipeInvalid, SourceError), match=message):
+    with raises_as_recorded((RecipeInvalid, SourceError)):
         read_examples(data, shape, tmp_path)
 
 
 def test_stage_whose_data_sets_share_a_name_or_a_single_label_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\ts", "w\tx\t1", "y\tz\t1")
     data = spec({**TEXT_COLUMNS, "score": "s"})
-    for datasets, message in (((data, data), "need different names, not t.tsv, t.tsv"), ((data,), "nothing to learn")):
+    for datasets in ((data, data), (data,)):
         stage = StageSpec(data=datasets, objective=CoSentSpec(kind="cosent"))
-        with pytest.raises((RecipeInvalid, SourceError), match=message):
+        with raises_as_recorded((RecipeInvalid, SourceError)):
             read_stage(stage, tmp_path, [SCORES] * len(datasets))
 
 
 @pytest.mark.parametrize(
-    ("score", "bounds", "message"),
+    ("score", "bounds"),
     [
-        ("high", (0, 5), "line 3: s is not a finite number: 'high'"),
-        ("5.01", (0, 5), "line 3: s is 5.01, outside 0 to 5"),
-        ("4.5", None, "line 3: s is 4.5, outside 0 to 1 .score_range"),  # the range of the objective
+        ("high", (0, 5)),
+        ("5.01", (0, 5)),
+        ("4.5", None),  # the range of the objective
     ],
 )
-def test_invalid_score_is_rejected(
-    score: str, bounds: tuple[float, float] | None, message: str, tmp_path: Path
-) -> None:
+def test_invalid_score_is_rejected(score: str, bounds: tuple[float, float] | None, tmp_path: Path) -> None:
     write(tmp_path, "a\tb\ts", "w\tx\t1", f"y\tz\t{score}")
-    with pytest.raises(SourceError, match=message):
+    with raises_as_recorded(SourceError):
         read_examples(spec({**TEXT_COLUMNS, "score": "s"}, score_range=bounds), SCORES, tmp_path)
 
 
 def test_all_problems_are_reported_in_one_message(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\tl", "w\tx\tyes", " \tz\tno", "y\tz\tmaybe", "u\t\tYes", "y\tz\t1", "y\tz\t2", "y\tz\t3")
-    with pytest.raises(SourceError) as caught:
+    with raises_as_recorded(SourceError):
         read_examples(spec({**TEXT_COLUMNS, "class": "l"}), CLASSES, tmp_path)
-    path = tmp_path / "t.tsv"
-    assert caught.value.message.splitlines() == [
-        f"{path}, line 3: a is empty",
-        f"{path}, line 4: l is 'maybe', not one of no, yes",
-        f"{path}, line 5: b is empty",
-        f"{path}, line 5: l is 'Yes', not one of no, yes",
-        f"{path}, line 6: l is '1', not one of no, yes",
-        "… and 2 more",
-    ]
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (["q\tyes\tyes"], "line 2: the negative is the positive"),
-        (["q\tyes\tno", "q \tfine\t yes"], "line 3: the negative is the positive of the same anchor in line 2"),
-        (["q\tyes\tno", "q\tfine\tq"], "line 3: the negative is the anchor itself"),
-    ],
-)
-def test_negative_equal_to_a_positive_is_rejected(rows: list[str], message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [["q\tyes\tyes"], ["q\tyes\tno", "q \tfine\t yes"], ["q\tyes\tno", "q\tfine\tq"]])
+def test_negative_equal_to_a_positive_is_rejected(rows: list[str], tmp_path: Path) -> None:
     write(tmp_path, "a\tp\tn", *rows)
     columns = {"anchor": "a", "positive": "p", "negative": "n"}
-    with pytest.raises(SourceError, match=message) as caught:
+    with raises_as_recorded(SourceError):
         read_examples(spec(columns), NEGATIVES, tmp_path)
-    assert "other negatives" in caught.value.remedy
     # A teacher's margin between a text and itself is 0, and no contradiction.
     margins = ExampleSchema(("anchor", "positive", "negative"), LabelKind.SCORE, taught=True)
     assert len(read_examples(spec(columns), margins, tmp_path)) == len(rows)

@@ -7,6 +7,7 @@ from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.errors import RecipeInvalid
 from es_sbert.training.losses import Objective, build_objective
+from tests.raised import raises_as_recorded
 from tests.unit.training.objectives.samples import (
     DIMENSIONS,
     SPECS,
@@ -45,6 +46,5 @@ def test_equals_sentence_transformers(values: dict[str, Any], count: int, refere
 
 
 def test_dimension_above_the_model_width_is_rejected() -> None:
-    with pytest.raises(RecipeInvalid) as caught:
+    with raises_as_recorded(RecipeInvalid):
         build({"kind": "cosent"}, 16, 8)
-    assert "dense: {out_features: 16}" in caught.value.remedy
