@@ -35,6 +35,8 @@ const stacks = new Uint8Array(textCount);
   for (const same of places.values()) for (const text of same) stacks[text] = Math.min(STACKED, Math.floor(Math.log2(same.length)));
 }
 
+const sizes = [...new Set(stacks)].sort().reverse();
+
 // The first group of each text, -1 for none. A text may be in several pairs.
 const groupOf = new Int32Array(textCount).fill(-1);
 groups.forEach(({ members }, number) => {

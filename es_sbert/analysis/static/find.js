@@ -66,7 +66,9 @@ class TextFinder {
     const found = [];
     this.#folded.forEach((text, number) => { if (text.includes(needle)) found.push(number); });
     if (isPairs) found.sort((one, two) => (groupOf[one] === -1) - (groupOf[two] === -1));
-    const words = `${numbers.format(found.length)} of ${counted(textCount, "text", "texts")} found`;
+    const all = new Set(found);
+    const count = groups.filter(({ members }) => members.some((text) => all.has(text))).length;
+    const words = `${numbers.format(found.length)} of ${counted(textCount, "text", "texts")} found${count > 0 ? `, in ${counted(count, ...GROUP_UNIT)}` : ""}`;
     this.#show(`Texts with “${label(typed)}”`, found, needle);
     byId("found-count").textContent = words;
     this.tell(`${words}.`);

@@ -80,10 +80,11 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     if (place.hidden > 0) return wanted.length === 1 ? { ...place, to: null } : undefined;
     const line = lineFrom(place, isWhole ? place.own : [place.from]);
     const long = Math.hypot(line[1][0] - line[0][0], line[1][1] - line[0][1]);
+    if (wanted.length === 1 || (long <= NEXT && place.foreignIn(grown(place, long + 3)) === 0)) return { ...place, to: null };
     const end = boxAround(line[1], 2 * radius); // points there cover each other
-    if (wanted.length === 1 || (long <= NEXT && place.foreignIn(grown(place, long + 3)) <= place.foreignIn(end))) return { ...place, to: null };
     const isClear = stepsOf(line).every((position) => place.foreignIn(boxAround(position, radius)) === 0 || overlaps(boxAround(position, 1), end));
-    return isClear && long <= LONGEST ? { ...place, to: line } : undefined;
+    const edge = radius / Math.max(long, 1); // the line ends at the edge of the point
+    return isClear && long <= Math.min(LONGEST, width / 10) ? { ...place, to: [line[0], [0, 1].map((axis) => line[1][axis] + edge * (line[0][axis] - line[1][axis]))] } : undefined;
   };
   const put = (places, mayHaveLine) => {
     for (const place of places) {
@@ -93,7 +94,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     return 0;
   };
   for (const byName of all) {
-    if (!byName.some((places) => put(places, !isWhole)) && isWhole) put(byName.at(-1), true); // between others
+    if (!byName.some((places) => put(places, !isWhole)) && isWhole) byName.slice(width < 600 ? -1 : 0).some((places) => put(places, true)); // between others
   }
   return placed;
 }

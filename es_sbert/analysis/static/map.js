@@ -165,12 +165,12 @@ class TextMap {
 
   #drawPoints({ order, starts }, { scale, left, top }, radius, colorIn, outline = null) {
     const { width, height } = this.#canvas;
-    for (let number = 0; number < CLASS_COUNT; number += 1) {
-      const points = Array(STACKED + 1); // by size
+    // The largest points first, which would cover others.
+    for (const stack of sizes) for (let number = 0; number < CLASS_COUNT; number += 1) {
+      const point = pointOf((number === NO_GROUP ? 0.85 : 1 + 0.15 * stack) * radius, shapeOf(number), colorIn(number), outline);
+      const half = point.width / 2;
       for (let at = starts[number]; at < starts[number + 1]; at += 1) {
-        const stack = stacks[order[at]];
-        const point = points[stack] ??= pointOf((number === NO_GROUP ? 0.85 : 1 + 0.15 * stack) * radius, shapeOf(number), colorIn(number), outline);
-        const half = point.width / 2;
+        if (stacks[order[at]] !== stack) continue;
         const across = Math.round(x[order[at]] * scale + left - half);
         const down = Math.round(y[order[at]] * scale + top - half);
         if (across > -point.width && across < width && down > -point.width && down < height) {
