@@ -81,9 +81,9 @@ def test_moved_model_keeps_its_name(tuned: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "org/name", "~me", "--name", "two\nlines", "n" * 201])
 def test_names_like_paths_hub_ids_or_options_are_refused(tuned: Path, name: str) -> None:
-    with raises(UsageError, "name"):
+    with raises(UsageError, "name", name):
         registered(tuned, name=name)
-    with raises(UsageError, "name"):
+    with raises(UsageError, "name", "\x1b[2J"):
         registered(tuned.rename(tuned.with_name("\x1b[2J")))
     assert read_registry() == []
 
@@ -107,7 +107,7 @@ def test_ambiguous_name_is_rejected(tmp_path: Path) -> None:
     assert [find_index_model("docs", "model", mark).folder for mark in marks] == [first, second]
     with raises_as_recorded(ModelNotFound):
         resolve_model("model")
-    with raises(UsageError, "model"):
+    with raises(UsageError, "model", "model"):
         unregister_model("model")
     unregister_model(str(first))
     assert resolve_model("model") == second

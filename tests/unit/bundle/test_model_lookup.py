@@ -25,7 +25,7 @@ def test_hub_cache_resolves_offline(hub: Path) -> None:
 
 @pytest.mark.parametrize("name", ["acme/unknown", "unknown-model"])
 def test_unreachable_hub_raises_model_not_found(hub: Path, name: str) -> None:
-    with raises(ModelNotFound, "model"):
+    with raises(ModelNotFound, "model", name):
         resolve_model(name)
 
 

@@ -86,5 +86,5 @@ def test_least_memory_that_keeps_the_recall_is_recommended() -> None:
     assert recommend_layout(rows, current, 0.95) is rows[1]
     assert recommend_layout(rows, current, 0.951) is rows[2]
     assert recommend_layout(rows, current, 0.995) is None
-    with raises(UsageError, "dimensions"):
+    with raises(UsageError, "dimensions", 128):
         layouts_to_measure(ES9, 64, 9, AdviceRequest(dimensions=(32, 128)))

@@ -18,7 +18,7 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.model_loading import select_reranker_variant
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import BundleInvalid, ModelError, UsageError
+from es_sbert.errors import BundleInvalid, ModelError, UsageError, WrongArgument
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.runtime import openvino_session, variant_candidates
@@ -97,9 +97,9 @@ def test_predict_and_rank(bert: Path) -> None:
         np.testing.assert_array_equal(reranker.predict(pairs, batch_size=2, show_progress_bar=False), scores)
         [best] = reranker.rank(TEXTS[0], TEXTS, top_k=1, return_documents=True)
         assert best["text"] == TEXTS[int(scores.argmax())]
-        with raises(TypeError, "documents"):
+        with raises(WrongArgument, "documents", TEXTS):
             reranker.rank(TEXTS[0], documents=TEXTS)
-        with raises(TypeError, "convert_to_tensor", True):
+        with raises(WrongArgument, "convert_to_tensor", True):
             reranker.predict(pairs, convert_to_tensor=True)
         assert reranker.predict(TEXTS[0], []).shape == reranker.score([], []).shape == (0,)
         assert reranker.rank(TEXTS[0], []) == []

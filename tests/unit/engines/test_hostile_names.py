@@ -25,19 +25,19 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_path_like_index_names_are_rejected(name: str) -> None:
-    with raises(UsageError, "index"):
+    with raises(UsageError, "index", name):
         quote_index_name(name)
 
 
 @pytest.mark.parametrize("expression", ["a,_search", "a,b/c", "a,b?c", "a,,b", "*,-"])
 def test_path_like_parts_of_index_expressions_are_rejected(expression: str) -> None:
-    with raises(UsageError, "index"):
+    with raises(UsageError, "index", expression):
         quote_index_expression(expression)
 
 
 @pytest.mark.parametrize("name", ["far:docs", "docs,far:docs", "*:docs", "-far:*"])
 def test_names_of_remote_clusters_are_rejected_with_the_way_out(name: str) -> None:
-    with raises(UsageError, "index"):
+    with raises(UsageError, "index", name):
         quote_index_name(name)
 
 

@@ -60,7 +60,7 @@ def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> 
     found = look(ELASTICSEARCH, DENSE | {"index_options": {"type": str(index_type), "m": 32}})
     meta = found.meta("f" * 32, "model", 384)
     assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
-    with raises(IndexMismatch, "model"):
+    with raises(IndexMismatch, "model", "model"):
         found.meta("f" * 32, "model", 768)
 
 

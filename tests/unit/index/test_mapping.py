@@ -115,7 +115,7 @@ def test_vector_field_knows_whether_source_keeps_it(source: dict[str, Any], whol
 
 @pytest.mark.parametrize("name", ["", "_source", "a.b", "v*", "a b", "it's", 'say"', "{v}", "a,b", "a\\b"])
 def test_invalid_field_names_are_rejected(name: str) -> None:
-    with raises(UsageError, "vector_field"):
+    with raises(UsageError, "vector_field", name):
         check_field_name(name)
 
 

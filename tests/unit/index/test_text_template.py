@@ -61,9 +61,9 @@ def test_template_renders_values_between_literals(words: list[str]) -> None:
 
 @pytest.mark.parametrize("template", ["", "no field", "{}", "{a", "a}", "{a!r}", "{a:>3}", "{{a}}"])
 def test_invalid_templates_are_rejected(template: str) -> None:
-    with raises(UsageError, "text_template"):
+    with raises(UsageError, "text_template", template):
         TextTemplate.parse(template)
-    with raises(UsageError, "text_fields"):
+    with raises(UsageError, "text_fields", "{"):
         TextTemplate.from_fields(["title", "{"])
 
 
@@ -142,7 +142,7 @@ def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> Non
 
 @pytest.mark.parametrize("template", ["{body|striphtml}", "{body|}", "{|strip_html}"])
 def test_unknown_filter_is_refused(template: str) -> None:
-    with raises(UsageError, "text_template") as error:
+    with raises(UsageError, "text_template", template) as error:
         TextTemplate.parse(template)
     record(error.value)
 

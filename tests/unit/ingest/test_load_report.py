@@ -90,7 +90,7 @@ def test_json_has_dead_letter_file_only_if_written() -> None:
 def test_parse_valid_limits(text: str, limit: ErrorLimit, shown: str) -> None:
     assert ErrorLimit.parse(text) == limit
     assert str(limit) == shown
-    with raises(UsageError, "max_errors"):
+    with raises(UsageError, "max_errors", f"{text}!"):
         ErrorLimit.parse(f"{text}!")
 
 

@@ -93,7 +93,7 @@ def test_encodings_are_checked_by_name() -> None:
     names = {"UTF8": "utf-8", "Windows-1252": "windows-1252", "latin-1": "latin-1"}
     assert {name: check_encoding(name) for name in names} == names
     for name in ("klingon", "base64", "rot13", "", "idna\0"):
-        with raises(UsageError, "encoding"):
+        with raises(UsageError, "encoding", name):
             check_encoding(name)
 
 

@@ -88,5 +88,5 @@ def test_unknown_and_conflicting_options_are_rejected() -> None:
     both: Any = {"model": "all-MiniLM-L6-v2", "encoder": Encoder.__new__(Encoder)}
     with raises(UsageError, "model"):
         SemanticIndex.create("docs", **both)
-    with raises(UsageError, "passage_overlap"):
+    with raises(UsageError, "passage_overlap", 3):
         request_vector_field(None, passage_overlap=3)

@@ -89,11 +89,11 @@ def _interrupt(*arguments: object) -> None:
 def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_path: Path) -> None:
     with raises(UsageError, "texts"):
         distill(str(model), tmp_path / "out", layers=1)
-    with raises(UsageError, "layers"):
+    with raises(UsageError, "layers", 2):
         distill(str(model), tmp_path / "out", TEXTS, layers=2)
     with raises_as_recorded(SourceError):
         distill(str(model), tmp_path / "out", [f"text {number}" for number in range(99)])
-    with raises(UsageError, "name"):
+    with raises(UsageError, "name", "a name"):
         distill(str(model), tmp_path / "out", TEXTS, name="a name")
     assert not (tmp_path / "out").exists()
 

@@ -32,15 +32,15 @@ def taken_port() -> Iterator[int]:
 
 def test_unknown_engine_and_heap_are_rejected(home: Path) -> None:
     for name in ("solr", "es8", "opensearch2"):
-        with raises(UsageError, "name"):
+        with raises(UsageError, "name", name):
             start_engine(name)
-    with raises(UsageError, "heap"):
+    with raises(UsageError, "heap", "1t"):
         start_engine("es9", heap="1t")
     assert not home.exists()
 
 
 def test_port_in_use_is_refused_before_a_download(layout: EngineHome, taken_port: int) -> None:
-    with raises(LocalEngineError, "port") as caught:
+    with raises(LocalEngineError, "port", taken_port) as caught:
         start_engine("es9", port=taken_port)
     record(caught.value)
     assert not list(layout.dist.iterdir())
