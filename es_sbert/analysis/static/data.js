@@ -31,7 +31,7 @@ const y = new Float32Array(textCount);
 const STACKED = 4; // the largest: 16 texts or more
 const stacks = new Uint8Array(textCount);
 {
-  const places = Map.groupBy(stacks.keys(), (text) => `${x[text]} ${y[text]}`);
+  const places = Map.groupBy(stacks.keys(), (text) => Math.round(65535 * x[text]) * 65536 + Math.round(65535 * y[text]));
   for (const same of places.values()) for (const text of same) stacks[text] = Math.min(STACKED, Math.floor(Math.log2(same.length)));
 }
 
