@@ -63,7 +63,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
           const [around, covered] = [grown(box, AROUND), grown(box, radius + (mayHide ? 0 : 2))];
           const [hidden, near] = [countIn(covered), ownIn(around)];
           const share = Math.min(1, near / Math.max(1, countIn(around)));
-          const lost = mayHide ? 0.2 * hidden + 0.6 * foreignIn(covered) : 20 * hidden;
+          const lost = mayHide ? 0.2 * hidden + 0.6 * foreignIn(covered) : (wanted.length === 1 ? 1.5 : 20) * hidden;
           places.push({ ...box, group, own, foreignIn, from: [atX, atY], words, middle, line, hidden, share, cost: (isWhole ? 4 : 8) * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) });
         }
       }

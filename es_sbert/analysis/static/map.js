@@ -222,7 +222,7 @@ class TextMap {
     }
     for (const { group, words, middle, line, to } of labels) {
       const strong = mixed(this.colors[classOfGroup[group]], this.ink, 0.65);
-      const color = `rgb(${selected === -1 || group === selected ? strong : mixed(strong, this.ground, 0.6)})`;
+      const color = `rgb(${selected === -1 || group === selected ? strong : mixed(strong, this.ground, 0.8)})`;
       if (to !== null) {
         context.strokeStyle = color;
         context.lineWidth = 1;
