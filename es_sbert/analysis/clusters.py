@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.analysis.similarity import DECIMALS, Int64Array, check_starts, round_cosines, vector_lengths
-from es_sbert.arguments import check_arguments
+from es_sbert.arguments import as_texts, check_arguments
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.io.text_language import detect_language
 from es_sbert.io.text_language import stop_words as language_stop_words
@@ -289,11 +289,12 @@ def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
         No two names are the same.
 
     Raises:
-        UsageError: the number of texts is not that of the clustering, or scikit-learn is not installed.
+        UsageError: a text is not a str, their number is not that of the clustering, or scikit-learn is not installed.
     """
     require_extra("analysis", "sklearn")
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
+    texts = as_texts(texts)
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)):
         raise UsageError(f"{len(texts):,} texts were passed, but others were clustered", "Pass the clustered texts.")

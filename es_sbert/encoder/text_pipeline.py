@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Runtime
 from es_sbert.encoder.model_loading import find_encoder, open_variant, runtime_warnings, select_encoder_variant
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
-from es_sbert.errors import ModelError
+from es_sbert.errors import ModelError, UsageError
 from es_sbert.messages import setting
 from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
 from es_sbert.runtime.chunker import Chunker
@@ -258,14 +259,19 @@ class TextPipeline(OpenedModel):
         """Tokenize windows of texts, each while the caller embeds the one before it.
 
         Raises:
-            UsageError: a text is not valid Unicode.
+            UsageError: a text is not valid Unicode, or the process was forked since the first window.
         """
-        remaining = iter(windows)
+        remaining, process = iter(windows), os.getpid()
         with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as thread:
             ahead = thread.submit(self._tokenize_next, remaining, kind)
             while (tokenized := ahead.result()) is not None:
                 ahead = thread.submit(self._tokenize_next, remaining, kind)
                 yield tokenized
+                if os.getpid() != process:  # the thread is in the other process
+                    raise UsageError(
+                        f"the texts are being read in process {process}, from which this one was forked",
+                        "Call `encode_stream` or `tokenize_ahead` again in this process, with the texts that are left.",
+                    )
 
     def _tokenize_next(self, windows: Iterator[Sequence[str]], kind: PromptKind | None) -> TokenizedTexts | None:
         texts = next(windows, None)

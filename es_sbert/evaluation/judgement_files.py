@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from es_sbert.arguments import as_texts, wrong_argument
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.beir_files import RetrievalCollection, sample_rows
 from es_sbert.io.tables import MissingColumns, Table, read_table
@@ -58,6 +59,11 @@ class LabeledQuery:
 
     text: str
     ids: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise wrong_argument("text", self.text, "a str")
+        as_texts(self.ids, "ids")  # ("doc2") is a str
 
 
 def read_labeled_queries(path: Path) -> list[LabeledQuery]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from es_sbert.arguments import check_arguments, spell_out
+from es_sbert.arguments import as_texts, check_arguments, spell_out
 from es_sbert.bundle.local_registry import try_register_model
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation, PromptKind
@@ -123,14 +123,14 @@ def distill_model(
 
     Raises:
         ModelError: the teacher cannot be opened, or does not support such a student.
-        UsageError: the model does not have more layers than `layers`, a student with layers has no texts, `output` is
-            not empty, several processes were started, or the extra `train` is missing.
+        UsageError: a text is not a str, the model does not have more layers than `layers`, a student with layers has no
+            texts, `output` is not empty, several processes were started, or the extra `train` is missing.
         SourceError: there are too few texts.
         CheckpointInvalid: with `resume`: the run in `output` used different texts, settings or models.
         DeviceError: the device is not available.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
-    student, output = Student(**settings), Path(output)
+    student, output, texts = Student(**settings), Path(output), as_texts(texts)
     refuse_several_processes()
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):

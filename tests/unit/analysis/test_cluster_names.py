@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import log
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from es_sbert.analysis import cluster_names
 from es_sbert.analysis.clusters import Clustering, TextCluster, split_words
+from es_sbert.errors import WrongArgument
+from tests.raised import raises
 
 
 def clustering(*groups: range | list[int]) -> Clustering:
@@ -93,3 +96,11 @@ def test_clusters_without_words_are_numbered() -> None:
 def test_names_differ(texts: list[str]) -> None:
     names = cluster_names(texts, clustering(*([number] for number in range(len(texts)))))
     assert len(set(names)) == len(names) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "texts", ["ab", {0: "a", 1: "b"}, {"a", "b"}, ["a", None], ["a", float("nan")], [("a", "b")] * 2]
+)
+def test_only_texts_name_clusters(texts: Any) -> None:
+    with raises(WrongArgument, "texts"):
+        cluster_names(texts, clustering([0], [1]))

@@ -22,7 +22,7 @@ import pytest
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import DeviceError, ModelError
+from es_sbert.errors import DeviceError, ModelError, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.variant_candidates import default_exports
@@ -190,6 +190,22 @@ def test_threads_share_an_encoder_without_errors(encoder: Encoder) -> None:
     assert len(results) == 32
     assert max(results) < 1e-5
     assert threading.active_count() <= before + 2  # the encoder has no more threads than it was opened with
+
+
+def test_stream_from_before_a_fork_is_refused_there_and_goes_on_here(encoder: Encoder) -> None:
+    stream, dropped = (encoder.encode_stream(TEXTS, window=16) for _ in range(2))
+    next(stream), next(dropped)
+    if not (process := os.fork()):
+        signal.alarm(LIMIT)
+        try:
+            dropped.close()
+            next(stream)
+        except UsageError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(process, 0)[1] == 0
+    assert sum(len(part.vectors) for part in stream) == len(TEXTS) - 16
 
 
 def test_unpickled_encoder_is_closed_on_its_own(encoder: Encoder) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from es_sbert.errors import SourceError
+from es_sbert.errors import SourceError, WrongArgument
 from es_sbert.evaluation.judgement_files import LabeledQuery, read_judgements, read_labeled_queries
-from tests.raised import raises_as_recorded
+from tests.raised import raises, raises_as_recorded
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,9 @@ def test_missing_file_and_body_of_rank_eval_are_rejected(
     (tmp_path / "rank.json").write_text('{"requests": []}')
     with raises_as_recorded(SourceError):
         read(tmp_path / name)
+
+
+@pytest.mark.parametrize(("text", "ids", "wrong"), [(None, ("d1",), "text"), ("sun", "d1", "ids"), ("sun", [1], "ids")])
+def test_labeled_query_has_texts(text: Any, ids: Any, wrong: str) -> None:
+    with raises(WrongArgument, wrong):
+        LabeledQuery(text, ids)

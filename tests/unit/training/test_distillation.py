@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import ANY, Mock
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.cli.distill import distill_summary
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import CheckpointInvalid, ModelNotFound, SourceError, UsageError
+from es_sbert.errors import CheckpointInvalid, ModelNotFound, SourceError, UsageError, WrongArgument
 from es_sbert.exporters.parity import parity_sentences
 from es_sbert.settings import Student
 from es_sbert.training import adapt_model, train_model
@@ -93,6 +93,9 @@ def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_pa
         distill(str(model), tmp_path / "out", TEXTS, layers=2)
     with raises_as_recorded(SourceError):
         distill(str(model), tmp_path / "out", [f"text {number}" for number in range(99)])
+    for texts, value in (dict.fromkeys(TEXTS, 1), ANY), ("a text", "a text"), (set(TEXTS), ANY), ([*TEXTS, None], None):
+        with raises(WrongArgument, "texts", value):
+            distill(str(model), tmp_path / "out", texts)  # type: ignore[arg-type]
     with raises(UsageError, "name", "a name"):
         distill(str(model), tmp_path / "out", TEXTS, name="a name")
     assert not (tmp_path / "out").exists()
