@@ -265,6 +265,16 @@ class Engine(ABC):
         """The index, or all indices of an alias; empty if there is no such name."""
         return self._get_indices(quote_index_name(name))
 
+    def index_missing(self, expression: str, message: str, remedy: str) -> IndexMissing:
+        """Return the error for a name that no index has, with the engine's response to it."""
+        path = f"/{quote_index_expression(expression)}"
+        error = IndexMissing(message, remedy).about("index", expression)
+        error.request = f"GET {path}"
+        with suppress(EsSbertError):  # the index is missing, whatever the engine says now
+            response = self.send("GET", path)
+            error.body = response.body if response.status == error.status else None  # no index matches `logs-*`: 200
+        return error
+
     def resolve_indices(self, expression: str) -> list[IndexState]:
         """The indices that a search of this expression covers, sorted by name; empty if there are none.
 
@@ -574,9 +584,8 @@ class Engine(ABC):
         """
         state = self.get_index(name)
         if state is None:
-            raise IndexMissing(
-                f"there is no index {name} ({self._label})", "Check the name: `GET _cat/indices` lists them."
-            )
+            remedy = "Check the name: `GET _cat/indices` lists them."
+            raise self.index_missing(name, f"there is no index {name} ({self._label})", remedy)
         if state.alias(name).get("search_routing") is None:
             with self._reading(f"GET /{name}"):
                 return list(range(state.shards))

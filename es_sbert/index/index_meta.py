@@ -23,7 +23,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.mapping import VECTOR_TYPES
@@ -110,7 +110,8 @@ def require_index_knn(info: EngineInfo, state: IndexState, remedy: str | None = 
 def _read_again(engine: Engine, index: IndexState) -> IndexState:
     state = engine.get_index(index.name)
     if state is None:
-        raise IndexMissing(f"the index {index.name} was deleted since it was read", "Run the command again.")
+        problem = f"the index {index.name} was deleted since it was read"
+        raise engine.index_missing(index.name, problem, "Run the command again.")
     if state.uuid != index.uuid:
         raise IndexMismatch(f"the index {index.name} was replaced since it was read", "Run the command again.")
     return state

@@ -518,7 +518,8 @@ def index_not_found(index: str, engine: Engine) -> IndexMissing:
     found, new = f"there is no index {index!r}", index
     if is_index_expression(index):
         found, new = f"{index!r} does not match any index, or names one that does not exist", "NAME"
-    return IndexMissing(
+    return engine.index_missing(
+        index,
         f"{found} ({engine.info.label} at {engine.info.url})",
         f"{meant}Check the name (`GET _cat/indices`, `GET _cat/aliases`), or create it: `es-sbert index create {new}`, "
         f"in Python SemanticIndex.create({new!r}, {engine.info.url!r}, text_fields=…).",

@@ -19,7 +19,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, ShardState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient
-from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.errors import EsSbertError, IndexMismatch, RequestFailed
 from es_sbert.index.vector_field import require_index
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
@@ -130,7 +130,7 @@ def block_writes(context: MigrationContext, block: WriteBlock, max_seconds: floa
     source, store = context.source, context.state_store
     state = context.engine.get_index(source)
     if state is None:
-        raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
+        raise context.engine.index_missing(source, f"the index {source} is gone", "Find out who deleted it.")
     is_foreign = state.has_setting(WRITE_BLOCK_SETTING)
     store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=block.permit)
     permit = {"index": context.target, "alias": block.permit, "is_hidden": True}

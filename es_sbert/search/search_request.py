@@ -14,8 +14,8 @@ import numpy as np
 from es_sbert.arguments import wrong_argument
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.rest import Json
-from es_sbert.errors import UsageError
+from es_sbert.engines.rest import Json, quote_index_names
+from es_sbert.errors import NotFoundError, UsageError
 from es_sbert.index.document_vectors import hit_vectors, stored_value, vector_request
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate
@@ -225,7 +225,8 @@ def read_document_vector(
         The document's index, and its vector, *shape:* ``(dimensions,)``; for several chunks, their mean direction.
 
     Raises:
-        UsageError: the id is not a str or is empty, no document or several have it, or the document has no vector.
+        NotFoundError: no document has the id.
+        UsageError: the id is not a str or is empty, several documents have it, or the document has no vector.
         IndexMismatch: the vectors of an index cannot be read.
         EngineError: the engine failed.
     """
@@ -240,10 +241,7 @@ def read_document_vector(
     answer = engine.search(names, query, allow_partial=allow_partial, routing=scope.routing)
     if allow_partial and not answer["hits"]["hits"]:
         answer = engine.search(names, query, routing=scope.routing)  # raises an error if a missing shard may hold it
-    found = answer["hits"]["hits"]
-    if not found:
-        raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Check the id.").about("id", id)
-    hit = only_hit(found, id)
+    hit = only_hit(answer, id, names)
     found_in, name = hit["_index"], scope.name
     if not stored_value(hit, name):
         raise UsageError(
@@ -254,12 +252,22 @@ def read_document_vector(
     return found_in, mean_direction([vector for _, _, vector in stored])
 
 
-def only_hit(found: Sequence[Json], id: str) -> Json:
+def only_hit(answer: Json, id: str, names: Sequence[str]) -> Json:
     """Return the hit of a search for an id.
 
+    Args:
+        names: The indices that were searched.
+
     Raises:
+        NotFoundError: no document has the id.
         UsageError: several indices have a document with the id, or an index has several with different routings.
     """
+    found: list[Json] = answer["hits"]["hits"]
+    if not found:
+        error = NotFoundError(f"there is no document {id!r} in {', '.join(names)}", "Check the id.").about("id", id)
+        error.type, error.body = "document_missing_exception", answer  # the engines' name for it
+        error.request = f"POST /{quote_index_names(names)}/_search"
+        raise error
     if len(found) > 1:
         raise UsageError(
             f"several documents have the id {id!r}, in {', '.join(sorted(hit['_index'] for hit in found))}",

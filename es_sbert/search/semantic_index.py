@@ -16,7 +16,7 @@ from es_sbert.engines.connect import EngineOrClient, address_settings, open_engi
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import IndexMissing, NotFoundError, UsageError
+from es_sbert.errors import IndexMissing, UsageError
 from es_sbert.index.vector_field import (
     VectorField,
     ensure_vector_field,
@@ -250,7 +250,7 @@ class SemanticIndex:
     @check_arguments
     def exists(self, id: str) -> bool:
         """Whether a document has this id."""
-        return self.count({"ids": {"values": [id]}}) > 0
+        return bool(id) and self.count({"ids": {"values": [id]}}) > 0  # an engine refuses an empty id
 
     @check_arguments
     def get(self, id: str) -> StoredDocument:
@@ -261,13 +261,9 @@ class SemanticIndex:
             UsageError: several documents have the id, in different indices or with different routings.
         """
         scope = self._resolver.target(with_encoder=False).scope
-        query = scope.combine_filter({"ids": {"values": [id]}})
+        query = scope.combine_filter({"ids": {"values": [id] if id else []}})  # an engine refuses an empty id
         body = {"query": query, "_source": {"excludes": [scope.name]}}
-        found = self._engine.search(scope.all_indices, body, routing=scope.routing)["hits"]["hits"]
-        if not found:
-            remedy = "Check the id. `exists` says whether there is such a document."
-            raise NotFoundError(f"there is no document {id!r} in {self}", remedy).about("id", id)
-        hit = only_hit(found, id)
+        hit = only_hit(self._engine.search(scope.all_indices, body, routing=scope.routing), id, scope.all_indices)
         return StoredDocument(id=id, source=hit.get("_source", {}), index=hit["_index"])
 
     @check_arguments
@@ -297,7 +293,8 @@ class SemanticIndex:
             index: The concrete index that holds the document, if several are searched.
 
         Raises:
-            UsageError: as for `search`; or the document does not exist or has no embedding.
+            NotFoundError: there is no document with this id.
+            UsageError: as for `search`; or the document has no embedding.
         """
         return self._run(self._similar_request(id, index, k, options), options, with_encoder=False)[0]
 

@@ -16,7 +16,7 @@ from es_sbert import SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, UsageError, VectorIndexError
+from es_sbert.errors import IndexMismatch, NotFoundError, UsageError, VectorIndexError
 from es_sbert.index.vector_field import ensure_vector_field
 from tests.engine.ingest_support import ask, load, put, sentences, write_jsonl
 from tests.engine.vectors import request_for, state_of
@@ -134,7 +134,7 @@ def test_the_routing_of_an_alias_limits_searches(tenants: Rolling, encoder: Enco
             assert {hit.source["tenant"] for hit in result} == {"one"}
             assert {hit.id for hit in result} == {f"d{number}" for number in range(1, 12, 2)}
         assert len(index.similar_to("d1", 20)) == 5
-        with raises(UsageError, "id"):
+        with raises(NotFoundError, "id"):
             index.similar_to("d2")
     for names in ([tenants.alias, tenants.old], [tenants.alias, tenants.new]):
         with raises_as_recorded(IndexMismatch):

@@ -111,9 +111,15 @@ def test_count_exists_and_get_see_what_the_name_covers(site: SampleIndices, one:
         id="17", index=site.one, source={"text": text_of(17), "group": 7, "number": 17}
     )
     assert one.get("bare")["_source"] == {"text": "nothing", "group": 1, "number": COUNT}
-    with raises(NotFoundError, "id", "missing") as caught:
-        one.get("missing")
-    assert (caught.value.status_code, caught.value.value) == (404, "missing")
+    assert not one.exists("")
+    for find, id in ((one.get, "missing"), (one.get, ""), (one.similar_to, "missing")):
+        with raises(NotFoundError, "id", id) as caught:
+            find(id)
+        error = caught.value
+        assert (error.status_code, error.error, error.request) == (
+            404, "document_missing_exception", f"POST /{site.one}/_search",
+        )  # fmt: skip
+        assert error.body["hits"]["hits"] == []
     alias = f"{site.one}-sevens"
     site.engine.update_aliases([{"add": {"index": site.one, "alias": alias, "filter": {"term": {"group": 7}}}}])
     with open_at(site, alias) as sevens:
@@ -153,8 +159,11 @@ def test_timeout_is_that_of_the_connection_or_refused(site: SampleIndices) -> No
         assert index.engine._timeout == 7
     with raises(UsageError, "request_timeout", 7):
         SemanticIndex(site.one, site.engine, vector_field="v", request_timeout=7)
-    with raises_as_recorded(IndexMissing):
+    with raises_as_recorded(IndexMissing) as missing:
         SemanticIndex("no-such-index", address)
+    error = missing.value
+    assert (error.setting, error.value, error.request) == ("index", "no-such-index", "GET /no-such-index")
+    assert error.body["error"]["type"] == error.type
     wrong: dict[str, Any] = {"sise": 3}
     with raises(WrongArgument, "sise", 3):
         SemanticIndex.search(SemanticIndex.__new__(SemanticIndex), "text", **wrong)
@@ -191,8 +200,6 @@ def test_like_with_passages_and_several_indices(site: SampleIndices, split: Sema
         assert (twin.id, twin.index) == ("two-17", site.two)
         with raises(UsageError, "index"):
             both.similar_to("17", index="elsewhere")
-        with raises(UsageError, "id"):
-            both.similar_to("gone")
         with raises(UsageError, "id"):
             both.similar_to("bare")
 
