@@ -185,7 +185,7 @@ function showDetails(number, go) {
     render: (each) => overviewOf(each, go),
     tell: (shown) => {
       if (groups.length === 0) say(`No ${kind.many} were found.`, false);
-      else say(`${numbers.format(shown)} of ${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : `, the ${OVERVIEW_ROWS} ${isClusters ? "most typical" : "least similar"} texts of each`}.`);
+      else say(`${numbers.format(shown)} of ${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : isClusters ? `, the ${OVERVIEW_ROWS} most typical texts of each` : ", each with its least similar texts"}.`);
     },
   });
 }

@@ -63,7 +63,7 @@ function rowOf(number, places) {
   if (text !== kept && isPairs) return pairOf(kept, own, marks[place]);
   if (text !== kept) {
     const compared = comparisonOf(kept, text, marks[place]) ?? textOf(text, unitOffsets(texts[text], marks[place]?.[1] ?? []), "ins");
-    return rowElement([element("span", { class: "who" }, "Removable"), idOf(text), cosineOf(cosines[place]), differencesOf(marks[place])], compared, copies);
+    return rowElement([element("span", { class: "who" }, "Removable"), idOf(text), cosineOf(cosines[place]), differencesOf(marks[place])], compared, copies, undefined, removableCopies(copies));
   }
   if (isPairs) return element("li", {}, textOf(text), copiesOf(own, "Ids"));
   return rowElement([element("span", { class: "who" }, "Kept"), idOf(text)], textOf(text), copies, "kept", removableCopies(copies));
