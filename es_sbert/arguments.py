@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, ValuesView
+from numbers import Real
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -18,6 +19,7 @@ from es_sbert.errors import UsageError, WrongArgument
 from es_sbert.messages import setting
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 # Checked elsewhere: texts in any iterable (`as_texts`), query vectors and the rows of texts.
 _CHECKED_ELSEWHERE = frozenset({"texts", "first", "second", "vector", "starts"})
@@ -30,7 +32,7 @@ _BOUNDS = {
 _OTHER_KEYWORDS = """
 size=k top_k=k query=text,filter queries=texts sentences=texts inputs=texts documents=texts hosts=engine url=engine
 client=engine es=engine model_name=model model_name_or_path=model id=ids _source=source index=name index_name=index,name
-name=index text_field=text_fields timeout=request_timeout
+precision=variants name=index text_field=text_fields timeout=request_timeout
 """
 _OWN_NAMES = dict(pair.split("=") for pair in _OTHER_KEYWORDS.split())
 _AT_CREATION = "The text is set where the index is created: SemanticIndex.create(…, text_fields=…). "
@@ -62,7 +64,9 @@ def check_arguments(function: F) -> F:
     def check(name: str, value: Any) -> Any:
         adapter = checks()[1].get(name)
         if adapter is not None and _problem(adapter, value) is not None:
-            value, given = _to_python(value), value
+            is_set = isinstance(value, set | frozenset) and all(isinstance(each, str) for each in value)
+            # An order of numbers would be a guess: weights. So would one of texts in a list: pairs.
+            value, given = sorted(value) if is_set else _to_python(value), value
             if (problem := _problem(adapter, value)) is not None:
                 check_range(name, value, problem[2])
                 raise wrong_argument(name, given, problem[0], is_type=problem[1])
@@ -107,13 +111,14 @@ def other_names(names: str) -> Callable[[object, str], Any]:
     """Make a `__getattr__` that says what to use instead of names of other libraries.
 
     Args:
-        names: Each as NAME=INSTEAD.
+        names: Each as NAME=INSTEAD; {} is the class.
     """
     instead = dict(pair.split("=", 1) for pair in names.split())
 
     def refuse_name(self: object, name: str) -> Any:
-        use = f"; use `{instead[name]}`" if name in instead else ""
-        raise AttributeError(f"{type(self).__name__} has no `{name}`{use}", name=name, obj=self)
+        owner = type(self).__name__
+        use = f"; use `{instead[name].format(owner)}`" if name in instead else ""
+        raise AttributeError(f"{owner} has no `{name}`{use}", name=name, obj=self)
 
     return refuse_name
 
@@ -146,14 +151,12 @@ def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool, Mapping[
 
 
 def _to_python(value: Any) -> Any:
-    """Convert numbers, arrays and columns of NumPy and pandas, views of a dict and sets of str."""
+    """Convert numbers, arrays and columns of NumPy and pandas, and views of a dict."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, KeysView | ValuesView | list | tuple):
         converted = map(_to_python, value)
         return tuple(converted) if isinstance(value, tuple) else list(converted)
-    if isinstance(value, Set) and all(isinstance(each, str) for each in value):
-        return sorted(value)  # an order of numbers would be a guess: weights
     return {key: _to_python(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
@@ -178,7 +181,7 @@ def settings_error(error: ValidationError) -> UsageError:
     return wrong_argument(str(problem["loc"][0]), problem["input"], allowed, is_type=False)
 
 
-def iterate_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
+def iterate_texts(texts: Iterable[T], name: str = "texts", allowed: str = "a list of str") -> Iterator[T]:
     """Return an iterator over texts, which it does not check.
 
     Raises:
@@ -187,7 +190,7 @@ def iterate_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
     # The letters of a str are texts too, and so are the names of a table's columns. The order of a set is arbitrary.
     is_table = isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1
     if isinstance(texts, str | bytes | set | frozenset) or is_table or not isinstance(texts, Iterable):
-        raise wrong_argument(name, texts, "a list of str")
+        raise wrong_argument(name, texts, allowed)
     return iter(texts)
 
 
@@ -200,6 +203,7 @@ def as_texts(texts: Iterable[str], name: str = "texts", first: int = 0) -> list[
 
     Raises:
         WrongArgument: it is a single str, not iterable or without an order, or one of the texts is not a str.
+        UsageError: one of the texts is not valid Unicode.
     """
     listed: list[Any] = list(iterate_texts(texts, name))
     # Tokenizers would read a tuple as a pair of texts.
@@ -207,21 +211,35 @@ def as_texts(texts: Iterable[str], name: str = "texts", first: int = 0) -> list[
         for number, text in enumerate(listed, first):
             if not isinstance(text, str):
                 # pandas has NaN, NaT or NA for a missing text.
-                is_missing = text is None or isinstance(text, float) or type(text).__name__ in ("NaTType", "NAType")
+                is_missing = text is None or type(text).__name__ in ("NaTType", "NAType")
+                is_missing = is_missing or (isinstance(text, Real) and text != text)
                 allowed = f"a list of str{'; leave out missing values' if is_missing else ''}"
                 raise wrong_argument(f"{name}[{number}]", text, allowed)
+    for number, text in enumerate(listed, first):
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise invalid_unicode([text], f"{name}[{number}]") from error
     return listed
 
 
-def invalid_unicode(texts: Iterable[str]) -> UsageError:
-    """Return the error for texts of which at least one has half of a surrogate pair, which no encoding can write."""
+def invalid_unicode(texts: Iterable[str], name: str = "") -> UsageError:
+    """Return the error for texts of which at least one has half of a surrogate pair, which no encoding can write.
+
+    Args:
+        name: Argument and position of a text, if they are known.
+    """
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError as error:
+            place = f" ({name})" if name else ""
             return UsageError(
-                f"the text {text[:80]!r} is not valid Unicode: {error.reason} at character {error.start:,}",
+                f"the text {text[:80]!r}{place} is not valid Unicode: {error.reason} at character {error.start:,}",
                 'Repair it where it is read, or drop such characters: text.encode("utf-8", "ignore").decode().',
+                setting=name.partition("[")[0] or None,
+                value=text,
             )
     raise ValueError("all texts are valid")
 

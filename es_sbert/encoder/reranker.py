@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.arguments import as_texts, check_arguments, other_names, spell_out, wrong_argument
+from es_sbert.arguments import as_texts, check_arguments, iterate_texts, other_names, spell_out, wrong_argument
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.model_loading import open_reranker, open_variant, select_reranker_variant
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
-from es_sbert.encoder.sentence_transformers_names import MODEL_NAMES, check_without_meaning
+from es_sbert.encoder.sentence_transformers_names import MODEL_NAMES, PAIRS_WITHOUT_MEANING, check_without_meaning
 from es_sbert.errors import ModelError, UsageError
 from es_sbert.messages import setting
 from es_sbert.runtime.batching import BatchLimits, plan_batches
@@ -74,6 +74,25 @@ def _softmax(x: Scores) -> Scores:
     exponentials = np.exp(x - x.max(axis=1, keepdims=True))
     probabilities: Scores = exponentials / exponentials.sum(axis=1, keepdims=True)
     return probabilities
+
+
+_PAIRS = 'a query and its texts, or a list of pairs: [("a query", "a text")]'
+
+
+def _read_pairs(given: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Return pairs as lists.
+
+    Raises:
+        WrongArgument: they have no order, or one of them is not a pair of texts.
+    """
+    pairs = []
+    for number, pair in enumerate(iterate_texts(given, "query", _PAIRS)):
+        name = f"query[{number}]"
+        texts = list(iterate_texts(pair, name, _PAIRS))
+        if len(texts) != 2:
+            raise wrong_argument(name, pair, _PAIRS)
+        pairs.append(as_texts(texts, name))
+    return pairs
 
 
 _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
@@ -143,37 +162,44 @@ class Reranker(OpenedModel):
         self.warnings = selected.warnings
 
     if not TYPE_CHECKING:
-        __getattr__ = other_names(MODEL_NAMES)
+        __getattr__ = other_names(f"{MODEL_NAMES} encode=Encoder.encode num_labels=labels")
 
     def __repr__(self) -> str:
         return f"<Reranker {self.name!r}>"
 
     @check_arguments
     def predict(
-        self, query: str | Sequence[Sequence[str]], texts: Sequence[str] | None = None, **others: object
+        self, query: str | Iterable[Iterable[str]], texts: Iterable[str] | None = None, **others: object
     ) -> Scores:
         """Score texts for a query: *shape* ``(texts,)``; a higher score means a better match.
 
         Args:
-            query: The query; or without `texts` pairs of a query and a text, as in sentence-transformers.
-            others: Other arguments of sentence-transformers, with values that ask for what this method does anyway.
+            query: The query; or without `texts` pairs of a query and a text, as in sentence-transformers. One pair,
+                `("a query", "a text")`, has one score: *shape* ``()``.
+            others: Other arguments of sentence-transformers, with values that ask for what this method does anyway;
+                `batch_size` is ignored, since a batch has a maximum of tokens.
 
         Raises:
             UsageError, ModelError: as for `score`.
         """
-        check_without_meaning(others, {})
+        check_without_meaning(others, PAIRS_WITHOUT_MEANING, str(self._selected.device))
+        if isinstance(query, str):
+            listed = as_texts(texts)  # type: ignore[arg-type]
+            return self.score([query] * len(listed), listed)
         if texts is not None:
-            texts = as_texts(texts)
-            return self.score([query] * len(texts), texts)  # type: ignore[list-item]
-        if isinstance(query, str) or not all(len(pair) == 2 and not isinstance(pair, str) for pair in query):
-            raise wrong_argument("query", query, 'a query and its texts, or a list of pairs: [("a query", "a text")]')
-        return self.score([pair[0] for pair in query], [pair[1] for pair in query])
+            raise wrong_argument("query", query, "one query for the texts, or pairs without texts")
+        given: Any = query.tolist() if hasattr(query, "tolist") else query  # an array, or a column of pandas
+        if isinstance(given, list | tuple) and len(given) == 2 and isinstance(given[0], str):
+            first, second = as_texts(given, "query")
+            return self.score([first], [second])[0]  # type: ignore[no-any-return]
+        pairs = _read_pairs(given)
+        return self.score([pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
     @check_arguments
     def rank(
         self,
         query: str,
-        texts: Sequence[str],
+        texts: Iterable[str],
         top_k: Count | None = None,
         *,
         return_documents: bool = False,
@@ -189,10 +215,11 @@ class Reranker(OpenedModel):
         Raises:
             UsageError, ModelError: as for `score`.
         """
-        scores = self.predict(query, texts, **others)
+        listed = as_texts(texts)
+        scores = self.predict(query, listed, **others)
         order = np.argsort(-scores, kind="stable")[:top_k]
         ranked: list[RankedText] = [{"corpus_id": int(number), "score": float(scores[number])} for number in order]
-        return [{**each, "text": texts[each["corpus_id"]]} for each in ranked] if return_documents else ranked
+        return [{**each, "text": listed[each["corpus_id"]]} for each in ranked] if return_documents else ranked
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> Scores:
         """Score pairs as sentence-transformers' CrossEncoder does: *shape* ``(pairs,)``.

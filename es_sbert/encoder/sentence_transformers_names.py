@@ -14,25 +14,43 @@ from es_sbert.encoder.text_pipeline import EncoderInfo
 from es_sbert.errors import UsageError, WrongArgument
 from es_sbert.vectors import Vectors, unit_vectors
 
-# Arguments of `SentenceTransformer.encode` that have no meaning here: values that ask for what `encode` does anyway,
-# and what to do instead.
+# Arguments of sentence-transformers that have no meaning here: values that ask for what the method does anyway, and
+# what to do instead.
 Refusals: TypeAlias = Mapping[str, tuple[tuple[object, ...], str]]
+_WITHOUT_MEANING: Refusals = {
+    "chunk_size": ((None,), "Threads share the batches of a call: set `threads` when you open the model."),
+    "convert_to_numpy": ((True,), "The result is one array; list(…) makes a list of it."),
+    "device": ((None,), 'The device is chosen when the model is opened: device="cuda".'),
+    "pool": ((None,), "Threads share the batches of a call: set `threads` when you open the model."),
+}
+# Of `SentenceTransformer.encode`.
 TEXTS_WITHOUT_MEANING: Refusals = {
-    "chunk_size": ((None,), "Threads share the batches of a call: Encoder(model, threads=N)."),
-    "convert_to_numpy": ((True,), "The result is one array; list(encoder.encode(texts)) is a list of vectors."),
-    "device": ((None,), 'The device is chosen when the model is opened: Encoder(model, device="cuda").'),
+    **_WITHOUT_MEANING,
     "output_value": (("sentence_embedding",), "Compute token embeddings with sentence-transformers."),
-    "pool": ((None,), "Threads share the batches of a call: Encoder(model, threads=N)."),
     "precision": (("float32",), "Vectors are float32; an index quantizes them: SemanticIndex.create(index_type=…)."),
+}
+_ACTIVATION = "The activation of the model is applied; apply another one to the scores."
+# Of `CrossEncoder.predict` and `rank`.
+PAIRS_WITHOUT_MEANING: Refusals = {
+    **_WITHOUT_MEANING,
+    "activation_fct": ((None,), _ACTIVATION),  # the older name
+    "activation_fn": ((None,), _ACTIVATION),
+    "apply_softmax": ((False, None), "Apply it to the outputs of a model with several labels: Reranker.outputs."),
+    "convert_to_tensor": ((False,), "Make a tensor of the scores: torch.from_numpy(…)."),
+    "prompt": ((None,), "The prompt of the model is applied; write anything else in front of the queries."),
+    "prompt_name": ((None,), "The prompt of the model is applied; write anything else in front of the queries."),
 }
 # Arguments that change only the speed or what is shown; here a batch has a maximum of tokens (`budget`).
 _IGNORED = frozenset({"batch_size", "num_workers", "show_progress_bar"})
-# Names of the models of sentence-transformers.
+# Names of the models of sentence-transformers; {} is the class here.
 MODEL_NAMES = """
-encode_multi_process=encode start_multi_process_pool=encode stop_multi_process_pool=encode tokenize=pipeline.tokenize
-fit=es_sbert.train_model train=es_sbert.train_model evaluate=es_sbert.evaluate_model rerank=rank compute_score=predict
+fit=es_sbert.train_model train=es_sbert.train_model evaluate=es_sbert.evaluate_model compute_score=Reranker.predict
 save=es_sbert.export_model save_pretrained=es_sbert.export_model push_to_hub=es_sbert.export_model
-to=Encoder(model,device=…) cuda=Encoder(model,device=…) cpu=Encoder(model,device=…)
+to={}(model,device=…) cuda={}(model,device=…) cpu={}(model,device=…) rerank=Reranker.rank
+"""
+_ENCODER_NAMES = """
+encode_multi_process=encode start_multi_process_pool=encode stop_multi_process_pool=encode tokenize=pipeline.tokenize
+predict=Reranker.predict rank=Reranker.rank
 """
 
 
@@ -56,7 +74,7 @@ def check_without_meaning(given: Mapping[str, object], refusals: Refusals, devic
             )
         accepted, instead = refusals[name]
         if value not in accepted:
-            raise UsageError(f"`encode` has no `{name}` ({value!r})", instead).about(name, value)
+            raise UsageError(f"`{name}={value!r}` cannot be applied", instead).about(name, value)
 
 
 def _like(given: Any, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -106,11 +124,16 @@ class SentenceTransformersNames:
         return "cosine"
 
     if not TYPE_CHECKING:
-        __getattr__ = other_names(MODEL_NAMES)
+        __getattr__ = other_names(MODEL_NAMES + _ENCODER_NAMES)
 
-    def get_embedding_dimension(self) -> int:
+    @property
+    def dimensions(self) -> int:
         """Number of values of a vector; also `info.dimensions`."""
         return int(self.info.dimensions)
+
+    def get_embedding_dimension(self) -> int:
+        """Number of values of a vector; also `dimensions`."""
+        return self.dimensions
 
     get_sentence_embedding_dimension = get_embedding_dimension  # the older name
 

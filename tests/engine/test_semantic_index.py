@@ -267,6 +267,7 @@ def test_wrong_arguments_are_named(site: SampleIndices, one: SemanticIndex) -> N
     wrong: list[tuple[Callable[..., object], dict[str, Any]]] = [
         (partial(one.search, TEXT), options),
         (partial(one.hybrid, TEXT), {"weights": (1,), "lexical_fields": "text"}),
+        (partial(one.hybrid, TEXT), {"lexical_fields": ["text", {"a"}]}),
         (one.search, {"text": b"bytes"}),
         (one.search_vector, {"vector": [None] * 16}),
         (one.similar_to, {"id": ""}),

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import UsageError
+from es_sbert.errors import UsageError, WrongArgument
+from es_sbert.exporters import export_model
 from tests.raised import raises, raises_as_recorded
 
 
@@ -56,7 +57,7 @@ def test_text_with_half_a_surrogate_pair_is_named(encoder: Encoder, text: str) -
             call(["a cat", "", "another", text])
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), pd.NA, 1.5])
 def test_missing_text_is_named_by_its_place(encoder: Encoder, missing: Any) -> None:
     texts = [*["a cat"] * 5, missing]
     for call in (encoder.encode, lambda texts: list(encoder.encode_stream(texts, window=2))):
@@ -70,6 +71,8 @@ def test_wrong_arguments_of_methods_are_named(encoder: Encoder) -> None:
             refused("kind", call, ["a"], kind)
     refused("text", encoder.embed_query, ["a"])
     refused("window", encoder.encode_stream, ["a"], window=0)
+    with raises_as_recorded(WrongArgument):
+        export_model("all-MiniLM-L6-v2", "bundle", precision="fp32")
 
 
 @pytest.mark.parametrize(

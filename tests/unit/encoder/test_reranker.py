@@ -6,9 +6,11 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import pandas as pd
 import pytest
 from onnx import numpy_helper
 from sentence_transformers import CrossEncoder
@@ -99,8 +101,24 @@ def test_predict_and_rank(bert: Path) -> None:
         assert best["text"] == TEXTS[int(scores.argmax())]
         with raises(WrongArgument, "documents", TEXTS):
             reranker.rank(TEXTS[0], documents=TEXTS)
-        with raises(WrongArgument, "convert_to_tensor", True):
-            reranker.predict(pairs, convert_to_tensor=True)
+        column = pd.Series(TEXTS, index=range(len(TEXTS), 0, -1))  # labels that are other texts' positions
+        for texts in (column, (text for text in TEXTS), dict.fromkeys(TEXTS).keys()):
+            assert reranker.rank(TEXTS[0], texts, top_k=1, return_documents=True) == [best]
+        rows = [pd.Series(pair, index=[1, 0]) for pair in pairs]
+        for same in (map(tuple, pairs), np.array(pairs), zip(TEXTS[:1] * len(TEXTS), TEXTS, strict=True), rows):
+            np.testing.assert_array_equal(reranker.predict(same), scores)
+        ours, theirs = (each.predict(np.array(pairs[3])) for each in (reranker, reference))
+        assert (ours.shape, ours) == (np.shape(theirs), pytest.approx(theirs, abs=1e-5))  # one pair
+        anyway = dict.fromkeys(("activation_fn", "apply_softmax", "prompt", "device"), None) | {
+            "convert_to_numpy": True
+        }
+        np.testing.assert_array_equal(reranker.predict(pairs, convert_to_tensor=False, **anyway), scores)
+        for name, value in {"convert_to_tensor": True, "apply_softmax": True, "prompt": "a", "device": "cuda"}.items():
+            with raises_as_recorded(UsageError):
+                reranker.predict(pairs, **{name: value})
+        for name in ("to", "save"):
+            with raises_as_recorded(AttributeError):
+                getattr(reranker, name)
         assert reranker.predict(TEXTS[0], []).shape == reranker.score([], []).shape == (0,)
         assert reranker.rank(TEXTS[0], []) == []
         assert isinstance(reranker, PairScorer)
@@ -221,6 +239,13 @@ def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
     assert 0 < scored.truncated.sum() < len(FIRST)
 
 
+# The order of a set is arbitrary.
+WRONG_PAIRS: list[Any] = [
+    "a", ["a"], ["a", "b", "c"], {("a", "b")}, {"a": "b"}, pd.DataFrame([["a", "b"]]), [{"a", "b"}], [("a", "b"), "ab"],
+    [("a", "b")] * 500 + [("a", None)], [("a", 5)], [("a", "b", "c")], [("a", "b"), ("a", "\ud800")], ("a", None),
+]  # fmt: skip
+
+
 def test_wrong_arguments_are_named(bert: Path) -> None:
     refused("precision", Reranker, bert, precision=8)
     with Reranker(bert, device="cpu") as reranker:
@@ -229,4 +254,7 @@ def test_wrong_arguments_are_named(bert: Path) -> None:
             refused("first", reranker.score, texts, ["a"])
             refused("second", reranker.score, ["a"], texts)
         refused("query", reranker.predict, ["a"], ["a"])
+        for pairs in WRONG_PAIRS:
+            with raises_as_recorded(UsageError):
+                reranker.predict(pairs)
         refused("top_k", reranker.rank, "a", ["a"], 0)

@@ -61,9 +61,11 @@ def test_what_has_no_meaning_is_refused_with_the_reason(encoder: Encoder, capsys
         encoder.encode(TEXTS, colour="red")
     with raises_as_recorded(UsageError):
         encoder.max_seq_length = 512
-    for name, instead in (("save", "export_model"), ("start_multi_process_pool", "encode"), ("to", "device=")):
+    hints = {"save": "export_model", "start_multi_process_pool": "encode", "to": "device=", "rank": "Reranker"}
+    for name, instead in hints.items():
         with pytest.raises(AttributeError, match=f"Encoder has no `{name}`; use .*{instead}"):
             getattr(encoder, name)
+    assert encoder.dimensions == encoder.info.dimensions
     assert not hasattr(encoder, "embed_until")  # of the steps that loads use
     assert encoder.encode([], show_progress_bar=True).shape == (0, encoder.info.dimensions)
     assert capsys.readouterr().out == ""  # the bar is on stderr
