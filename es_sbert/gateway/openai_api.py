@@ -7,6 +7,7 @@ selects the prompt, as in the APIs of Cohere and Voyage. Without it, the model's
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from es_sbert.arguments import invalid_unicode
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.encoder.text_pipeline import EncodeResult
 from es_sbert.engines.rest import Json
@@ -177,17 +179,11 @@ def parse_embeddings_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
             if unknown is not None:
                 raise UsageError(f"{unknown}: Extra inputs are not permitted", example, setting=shorten(unknown))
             items = parsed.get("input")
-            first = items[0] if isinstance(items, list) and items else None
-            if isinstance(first, int) or (isinstance(first, list) and all(isinstance(each, int) for each in first)):
-                raise UsageError("'input' holds token ids", _TOKEN_IDS_REMEDY, setting="input")
-            if isinstance(first, list):
-                remedy = 'Send one list of texts: {"input": ["a", "b"]}.'
-                raise UsageError("'input' holds a list of lists", remedy, setting="input")
-            if isinstance(items, list) and len(items) > most:
-                raise UsageError(f"'input' holds {pluralize(len(items), 'text')}", limit, setting="input")
+            if isinstance(items, list):
+                _check_items(items, most, limit)
         request = EmbeddingsRequest.model_validate(parsed)
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"the body is not JSON: {error}", example) from error
+        raise _lone_surrogate(body) or UsageError(f"the body is not JSON: {error}", example) from error
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         field = str(problem["loc"][0]) if problem["loc"] else None
@@ -200,6 +196,32 @@ def parse_embeddings_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
         message = f"'input' holds {pluralize(len(texts), 'text')} of {characters:,} characters"
         raise UsageError(message, limit, setting="input")
     return request
+
+
+def _check_items(items: list[object], most: int, limit: str) -> None:
+    first = items[0] if items else None
+    ids = first if isinstance(first, list) else [first]
+    if ids and all(type(each) is int for each in ids):
+        raise UsageError("'input' holds token ids", _TOKEN_IDS_REMEDY, setting="input")
+    if isinstance(first, list):
+        remedy = 'Send one list of texts: {"input": ["a", "b"]}.'
+        raise UsageError("'input' holds a list of lists", remedy, setting="input")
+    if len(items) > most:
+        raise UsageError(f"'input' holds {pluralize(len(items), 'text')}", limit, setting="input")
+    for position, item in enumerate(items):
+        if not isinstance(item, str):
+            shown = shorten(orjson.dumps(item).decode())
+            remedy = "Send texts only, and leave out missing ones."
+            raise UsageError(f"'input[{position}]' is {shown}, not a text", remedy).about("input", item)
+
+
+def _lone_surrogate(body: bytes) -> UsageError | None:
+    """The error for a text that was cut in a surrogate pair, as JavaScript does. It is JSON, but orjson refuses it."""
+    try:
+        items = json.loads(body)["input"]
+        return invalid_unicode([items] if isinstance(items, str) else items).about("input")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None  # the caller raises the error of orjson
 
 
 def cut_vectors(vectors: Vectors, dimensions: int) -> Vectors:

@@ -16,7 +16,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import SourceError, WrongArgument
 from es_sbert.ingest.dead_letters import read_dead_letters
 from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
@@ -89,7 +89,7 @@ class IterableSource(DocumentSource):
             if isinstance(document, Mapping):
                 yield self._record(document, origin, context.settings)
             else:
-                reason = f"a document must be a dict, not {type(document).__name__}"
+                reason = f"`documents[{number - 1}]` is {type(document).__name__}, not a dict"
                 yield RejectedRecord.of_bytes(origin, reason, repr(document).encode())
 
     def _record(self, document: Mapping[Any, Any], origin: Origin, settings: ReadSettings) -> Record | RejectedRecord:
@@ -130,7 +130,7 @@ def load_documents(
             embedding.
 
     Raises:
-        UsageError: the documents are not an iterable of dicts, or options conflict.
+        WrongArgument: the documents are not an iterable of dicts, or options conflict.
         SourceError: no document can be loaded, or the documents lack a field of the text; nothing was written then.
         IndexMismatch: the index holds embeddings of another model, or was deleted during the load.
         EngineError: the engine failed before the first document was sent.
@@ -143,7 +143,8 @@ def load_documents(
             "Pass a list or an iterator of dicts; for a single document: [document], for a pandas DataFrame: "
             'frame.to_dict("records").'
         )
-        raise UsageError(f"the documents are {type(documents).__name__}, not an iterable of dicts", remedy)
+        message = f"the documents are {type(documents).__name__}, not an iterable of dicts"
+        raise WrongArgument(message, remedy).about("documents", documents)
     with tempfile.TemporaryDirectory(prefix="es-sbert-load-") as folder:
         # The checkpoint detects repeated ids within the load. It is not kept: an iterator cannot be resumed.
         changed: dict[str, Any] = {"state": Path(folder) / "load-state"}

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from es_sbert import AsyncSemanticIndex, SemanticIndex, StoredDocument
@@ -281,6 +282,10 @@ def test_wrong_arguments_are_named(site: SampleIndices, one: SemanticIndex) -> N
         for name, value in values.items():
             with raises_as_recorded(UsageError):
                 call(**{name: value})
+    documents: Any
+    for documents in ({"a": 1}, "a text", pd.DataFrame({"text": ["a text"]})):
+        with raises(WrongArgument, "documents"):
+            one.add(documents)
 
 
 def test_values_of_numpy_and_views_of_a_dict_are_arguments(one: SemanticIndex) -> None:

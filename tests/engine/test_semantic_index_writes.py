@@ -98,6 +98,7 @@ def test_field_id_of_documents_is_their_id(index: SemanticIndex) -> None:
         [{"_routing": "r", "text": "a cat"}],
         [{"_index": "docs", "_id": "1", "_source": {"text": "a cat"}}],
         [{"body": "a cat"}],
+        ["a cat", None],
     ],
 )
 def test_documents_are_refused_in_words_of_python(

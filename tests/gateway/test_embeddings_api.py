@@ -92,7 +92,7 @@ def test_models_are_listed_and_others_not_found(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("body", "member", "words"),
     [
-        (b"", None, "not JSON"), (b'{"input": "\\ud800"}', None, "not JSON"), (b"[" * 5000, None, "not JSON"),
+        (b"", None, "not JSON"), (b'{"input": ["\\ud800"]}', "input", "Unicode"), (b"[" * 5000, None, "not JSON"),
         ({}, "input", "Field required"), ({"input": []}, "input", "is empty"), ({"input": ["a", ""]}, "input", "empty"),
         ({"input": [[1, 2], [3]]}, "input", "check_embedding_ctx_length=False"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "'float' or 'base64'"),

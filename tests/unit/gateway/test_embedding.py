@@ -242,6 +242,7 @@ def test_every_text_is_batched_once_longest_first(texts: list[list[int]], tokens
         {"input": [[7]] * 300_000},
         {"input": [["a", "b"]]},
         {"input": [None] * 300_000},
+        *({"input": items} for items in (["a", None], ["a", 1], ["a", ["b"]], [[]], [True])),
         [{"input": "a"}],
         {"input": "a"} | {f"x{number}": 1 for number in range(300_000)},
     ],
