@@ -68,8 +68,9 @@ def check_arguments(function: F) -> F:
             # An order of numbers would be a guess: weights. So would one of texts in a list: pairs.
             value, given = sorted(value) if is_set else _to_python(value), value
             if (problem := _problem(adapter, value)) is not None:
-                check_range(name, value, problem[2])
-                raise wrong_argument(name, given, problem[0], is_type=problem[1])
+                allowed, is_type, bounds, place, item = problem
+                check_range(name, item, bounds)
+                raise wrong_argument(f"{name}{place}", item if place else given, allowed, is_type=is_type)
         return value
 
     @functools.wraps(function)
@@ -135,18 +136,23 @@ def check_range(name: str, value: float, bounds: Mapping[str, Any]) -> None:
             raise UsageError(f"{setting(name)} is {value}", remedy, setting=name, value=value)
 
 
-def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool, Mapping[str, Any]] | None:
+def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool, Mapping[str, Any], str, Any] | None:
     """The allowed values, in pydantic's words, whether the type is wrong, and the bounds that the value is out of.
+
+    Then the position of the wrong element of a list, and this element.
 
     None if this value is allowed.
     """
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        problems = error.errors()
+        places = ["".join(f"[{step}]" for step in each["loc"] if isinstance(step, int)) for each in error.errors()]
+        place = max(places, key=len)  # of a union, that of the member that fits best
+        problems = [each for each, its_place in zip(error.errors(), places, strict=True) if its_place == place]
         allowed = " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in problems))
         is_type = all(each["type"] != "literal_error" or not isinstance(value, str) for each in problems)
-        return allowed, is_type, next((each["ctx"] for each in problems if each.get("ctx", {}).keys() & _BOUNDS), {})
+        bounds = next((each["ctx"] for each in problems if each.get("ctx", {}).keys() & _BOUNDS), {})
+        return allowed, is_type, bounds, place, problems[0]["input"]
     return None
 
 
