@@ -101,7 +101,8 @@ def _check_names(names: list[str], given: int, keywords: Mapping[str, Any]) -> N
         message, remedy = f"unknown option: {', '.join(other)}", f"{hints}The options are {', '.join(known)}."
         raise WrongArgument(message, remedy).about(next(iter(other)), keywords[next(iter(other))])
     if twice := [name for name in names[:given] if name in keywords]:
-        raise WrongArgument(f"{setting(twice[0])} is given twice", f"The order is {', '.join(known)}.")
+        message, remedy = f"{setting(twice[0])} is given twice", f"The order is {', '.join(known)}."
+        raise WrongArgument(message, remedy).about(twice[0], keywords[twice[0]])
 
 
 def _own_name(name: str, known: Iterable[str]) -> str | None:

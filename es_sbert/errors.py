@@ -50,6 +50,8 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 
@@ -110,6 +112,16 @@ class EsSbertError(Exception):
         except Exception:  # of any class; the error matters more than an open file that was given
             state = state | {"value": repr(self.value)}
         return type(self), (self.message, self.remedy), state
+
+
+@contextmanager
+def renamed_setting(inside: str, outside: str) -> Iterator[None]:
+    """Errors of the block, or of a function that this decorates, name the keyword of its caller."""
+    try:
+        yield
+    except EsSbertError as error:
+        error.setting = outside if error.setting == inside else error.setting
+        raise
 
 
 def error_summary(error: Exception) -> str:

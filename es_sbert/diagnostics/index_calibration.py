@@ -27,7 +27,7 @@ from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder, repo
 from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.errors import CosinesOverlap, IndexMismatch
+from es_sbert.errors import CosinesOverlap, IndexMismatch, SourceError
 from es_sbert.evaluation.judgement_files import LabeledQuery, read_labeled_queries
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import doc_value_request, hit_vectors, read_document_meta, text_hash
@@ -680,7 +680,10 @@ def calibrate_index(index: str, engine: EngineOrClient = None, **options: Unpack
     chosen: Any = with_defaults(CalibrateOptions, options)
     queries, save, report = chosen["queries"], chosen["save"], chosen["report"]
     if isinstance(queries, str | Path):
-        queries = read_labeled_queries(Path(queries))
+        try:
+            queries = read_labeled_queries(Path(queries))
+        except SourceError as error:
+            raise error.about("queries", queries) from None
     with connected(engine) as opened:
         calibrator = IndexCalibrator(opened, index, chosen["vector_field"])
         field = calibrator.field

@@ -247,7 +247,9 @@ def check_one_model(options: ModelOptions) -> None:
         UsageError: both are.
     """
     if options.get("model") is not None and options.get("encoder") is not None:
-        raise UsageError("a model and an encoder cannot be combined", "Pass one of the two.").about("model")
+        raise UsageError("a model and an encoder cannot be combined", "Pass one of the two.").about(
+            "model", options["model"]
+        )
 
 
 @contextmanager

@@ -151,7 +151,7 @@ class SentenceTransformersNames:
         raise UsageError(
             f"`max_seq_length` cannot be set to {value} on an open model: vectors of one index need one maximum",
             "Set max_seq_length in the model's sentence_bert_config.json: it is then another model.",
-        )
+        ).about("max_seq_length", value)
 
     @property
     def device(self) -> str:

@@ -23,7 +23,7 @@ from es_sbert.engines.detection import detect_cluster, identify_engine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.retry import wait_for_engine
-from es_sbert.errors import UnsupportedEngine, UsageError
+from es_sbert.errors import UnsupportedEngine, UsageError, renamed_setting
 from es_sbert.messages import log_event, setting
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ def open_engine(engine: Any, request_timeout: float | None = None) -> Engine:
         EngineError: the engine cannot be used.
     """
     if (settings := address_settings(engine)) is not None:
-        return connect(
-            settings if request_timeout is None else settings.model_copy(update={"timeout": request_timeout})
-        )
+        with renamed_setting("url", "url" if engine in (None, settings) else "engine"):
+            return connect(
+                settings if request_timeout is None else settings.model_copy(update={"timeout": request_timeout})
+            )
     if request_timeout is not None:
         raise UsageError(
             f"{setting('request_timeout')} cannot change an open client",
@@ -93,12 +94,11 @@ def connected(engine: EngineOrClient, retry_seconds: float = 0) -> Iterator[Engi
     Args:
         retry_seconds: Seconds for which to wait for an engine that does not respond yet.
     """
-    settings = address_settings(engine)
-    opened = wait_for_engine(partial(open_engine, settings or engine), retry_seconds)
+    opened = wait_for_engine(partial(open_engine, engine), retry_seconds)
     try:
         yield opened
     finally:
-        if settings is not None:
+        if address_settings(engine) is not None:
             opened.close()
 
 
@@ -128,7 +128,7 @@ def from_client(client: Any) -> Engine:
         raise UsageError(
             f"{type(client).__name__} is not a synchronous client of Elasticsearch or OpenSearch",
             "Pass an address, or an Elasticsearch or OpenSearch object; AsyncSemanticIndex takes these, too.",
-        ).about("client", client)
+        ).about("engine", client)
     sender: Any
     if engine_type is EngineType.ELASTICSEARCH:
         sender, url = with_exact_json(client), str(next(iter(client.transport.node_pool.all())).base_url)

@@ -74,7 +74,9 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
     if settings.files:
         raise UsageError(f"FILE and {setting('retry')} cannot be combined", "Use one of them.").about("retry")
     if settings.delimiter or settings.encoding:
-        raise UsageError(f"{setting('delimiter')} and {setting('encoding')} apply only to FILE", "Leave them out.")
+        [name, *others] = [name for name in ("delimiter", "encoding") if getattr(settings, name)]
+        error = UsageError(f"{setting('delimiter')} and {setting('encoding')} apply only to FILE", "Leave them out.")
+        raise error if others else error.about(name, getattr(settings, name))
     return [find_dead_letters(settings.retry)]
 
 

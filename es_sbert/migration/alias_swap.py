@@ -19,7 +19,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, ShardState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient
-from es_sbert.errors import EsSbertError, IndexMismatch, RequestFailed
+from es_sbert.errors import EsSbertError, IndexMismatch, RequestFailed, renamed_setting
 from es_sbert.index.vector_field import require_index
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
@@ -239,6 +239,7 @@ def use_permit_action(target: str, permit: str) -> Json:
 
 
 @check_arguments
+@renamed_setting("index", "name")
 def cancel_migration(name: str, engine: EngineOrClient = None) -> tuple[str, str]:
     """Cancel a migration that has not moved the aliases yet.
 

@@ -18,7 +18,7 @@ from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder
 from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.retry import RetryingEngine, RetryPolicy, is_transient, make_retrier
-from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed
+from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed, renamed_setting
 from es_sbert.index.text_languages import language_warning, sample_languages
 from es_sbert.index.text_template import parse_text_options
 from es_sbert.index.vector_field import require_index, vector_field_from_state
@@ -173,6 +173,7 @@ class MigrateOptions(ModelOptions, VectorFieldName, MigrationOptions, RetryOptio
 
 @check_arguments
 @spell_out(MigrateOptions)
+@renamed_setting("index", "alias")
 def migrate_index(
     alias: str,
     engine: EngineOrClient = None,

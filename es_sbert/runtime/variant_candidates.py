@@ -43,12 +43,13 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
         if runtime in ("auto", variant.runtime) and precision in ("auto", variant.precision)
     ]
     if not matching:
-        what = " ".join(setting(name, value) for name, value in _named(runtime, precision) if value != "auto")
-        raise UsageError(
-            f"{what} does not run on {device.kind}",
+        given = [(name, value) for name, value in _named(runtime, precision) if value != "auto"]
+        error = UsageError(
+            f"{' '.join(setting(*each) for each in given)} does not run on {device.kind}",
             "Use fp32, int8 or bf16 (OpenVINO) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
             f"{setting('precision')} and {setting('runtime')} at auto.",
         )
+        raise error.about(*given[0]) if len(given) == 1 else error
     problems = {variant: _problem(variant) for variant in matching}
     runnable = tuple(variant for variant, problem in problems.items() if problem is None)
     if not runnable:

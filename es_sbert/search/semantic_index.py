@@ -16,7 +16,7 @@ from es_sbert.engines.connect import EngineOrClient, address_settings, open_engi
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import IndexMissing, UsageError
+from es_sbert.errors import IndexMissing, UsageError, renamed_setting
 from es_sbert.index.vector_field import (
     VectorField,
     ensure_vector_field,
@@ -128,6 +128,7 @@ class SemanticIndex:
     @classmethod
     @check_arguments
     @spell_out(CreateOptions)
+    @renamed_setting("index", "name")
     def create(cls, name: str, engine: EngineOrClient = None, **options: Unpack[CreateOptions]) -> SemanticIndex:
         """Create an index with a vector field and open it, as `es-sbert index create` does.
 

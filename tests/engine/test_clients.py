@@ -98,7 +98,7 @@ def test_open_errors_are_raised_on_open(site: SampleIndices) -> None:
                 raise AssertionError("it was opened")
         async with AsyncOpenSearch(url) if site.opensearch else AsyncElasticsearch(url) as client:
             for other in (client, None):
-                with raises(UsageError, "client"):
+                with raises(UsageError, "engine"):
                     from_client(other)
 
     asyncio.run(search())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert import errors
+from es_sbert import SemanticIndex, calibrate_index, errors, evaluate_index, load_files
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import encode_json
@@ -71,6 +71,25 @@ def test_usage_errors_are_not_wrapped(build: Callable[[], object], setting: str 
     with raises(UsageError, setting) as raised:
         build()
     assert type(raised.value) is UsageError
+
+
+@pytest.mark.parametrize(
+    ("call", "setting", "value"),
+    [
+        (lambda: SemanticIndex("docs", "localhost:9200"), "engine", None),  # it may hold a password
+        (lambda: SemanticIndex("docs", EngineSettings(url="localhost:9200")), "url", None),
+        (lambda: load_files("docs", "/nope"), "files", "/nope"),
+        (lambda: load_files("docs", "no-*.csv", delimiter=";"), "files", "no-*.csv"),
+        (lambda: load_files("docs", (), delimiter=";"), "delimiter", ";"),
+        (lambda: load_files("docs", retry="letters.jsonl", encoding="latin-1"), "encoding", "latin-1"),
+        (lambda: calibrate_index("docs", queries="/nope"), "queries", "/nope"),
+        (lambda: evaluate_index("docs", "/nope"), "judgements", "/nope"),
+        (lambda: Encoder("all-MiniLM-L6-v2", device="cpu", precision="fp16"), "precision", "fp16"),
+    ],
+)
+def test_an_error_names_the_keyword_of_its_caller(call: Callable[[], object], setting: str, value: object) -> None:
+    with raises(EsSbertError, setting, value):
+        call()
 
 
 def test_the_gateway_takes_no_bad_request_for_a_bad_response() -> None:

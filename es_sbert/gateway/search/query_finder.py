@@ -368,7 +368,7 @@ def reject_unresolved(body: Json, placeholders: Sequence[Placeholder], parser: S
         is_semantic = parser.parse(part, node, is_section=True) is not None
         if is_semantic or query_string_as_bool(part, node, parser) is not None:
             raise BadRequest(
-                f"a semantic {part} query is not supported here, as in retrievers, rescore and highlights",
+                f"a semantic query ({part}) is not supported here, as in retrievers, rescore and highlights",
                 f"Write it in `query`, `post_filter`, a filter aggregation or Elasticsearch's section `knn`. {off}",
             )
         for location, name in _named_fields(part, node, parser):

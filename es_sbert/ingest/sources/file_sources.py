@@ -390,28 +390,32 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
             argument is an address.
     """
     if list(arguments).count(STDIN) > 1:
-        raise UsageError("standard input is named twice", "Use - only once.")
+        raise UsageError("standard input is named twice", "Use - only once.").about("files", tuple(arguments))
     file_options = options if isinstance(options, FileOptions) else FileOptions(options)
     sources = [source for argument in arguments for source in _sources_for_argument(argument, file_options)]
     texts = {source.format for source in sources if isinstance(source, TextSource)}
     if file_options.encoding is not None and not texts:
-        raise UsageError(f"{setting('encoding')} applies only to text files", "Leave it out.")
+        raise UsageError(f"{setting('encoding')} applies only to text files", "Leave it out.").about(
+            "encoding", file_options.encoding
+        )
     if file_options.delimiter is not None and FileFormat.CSV not in texts:
         raise UsageError(
             f"{setting('delimiter')} applies only to CSV files",
             f"Omit it, or add such a file. .tsv and .txt files with a delimiter need {setting('format', 'csv')}.",
-        )
+        ).about("delimiter", file_options.delimiter)
     return sources
 
 
 def _sources_for_argument(argument: str, options: FileOptions) -> list[DocumentSource]:
     if argument == STDIN:
         if options.format is None:
-            raise UsageError("the format of standard input is not known", format_hint())
+            raise UsageError("the format of standard input is not known", format_hint()).about("format")
         return [_file_source(FileInput(), STDIN, options)]
     if (address := _ADDRESS.match(argument)) and not os.path.lexists(argument):
         # The rest of the address may hold a password.
-        raise UsageError(f"{address[0]}… is an address, and FILE is a file on this machine", _ADDRESS_REMEDY)
+        raise UsageError(f"{address[0]}… is an address, and FILE is a file on this machine", _ADDRESS_REMEDY).about(
+            "files"
+        )
     return [_local_source(name, options) for name in _expand_pattern(argument)]
 
 
@@ -432,7 +436,7 @@ def _expand_pattern(argument: str) -> list[str]:
     if not names:
         raise SourceError(
             f"no file matches {_printable_name(argument)}", "Check the pattern; ** matches any folders in between."
-        )
+        ).about("files", argument)
     return names
 
 
@@ -444,7 +448,7 @@ def _local_source(name: str, options: FileOptions) -> DocumentSource:
     except OSError as error:
         raise SourceError(
             f"{shown} cannot be read: {error.strerror}", "Check the path, and that this user may read it."
-        ) from error
+        ).about("files", name) from error
     if stat.S_ISDIR(status.st_mode):
         raise SourceError(f"{shown} is a folder", f"Name the files in it, e.g. '{os.path.join(shown, '*.jsonl')}'.")
     is_file, is_pipe = stat.S_ISREG(status.st_mode), stat.S_ISFIFO(status.st_mode)

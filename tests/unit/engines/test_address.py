@@ -139,5 +139,5 @@ def test_address_of_a_client_is_shown_without_credentials(hosts: Any) -> None:
 
 @pytest.mark.parametrize("given", [5, object(), {"hosts": ["localhost"]}])
 def test_non_client_is_rejected(given: Any) -> None:
-    with raises(UsageError, "client"):
+    with raises(UsageError, "engine"):
         open_engine(given)
