@@ -25,6 +25,7 @@ from transformers import AttentionMaskInterface, AutoModelForSequenceClassificat
 
 from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
+from es_sbert.bundle.model_files import unexpected_prefix
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_module import TextModel
 from es_sbert.bundle.variants import Precision, Variant
@@ -276,7 +277,8 @@ class TracedCrossEncoder:
 
     def __init__(self, model: CrossEncoderModel) -> None:
         self._model = model
-        self._network, tokenizer = _open_cross_encoder(model)
+        with quiet_transformers():
+            self._network, tokenizer = _open_cross_encoder(model)
         self._vocabulary = _count_ids(model, tokenizer)
         types = ("token_type_ids",) if takes_token_types(self._network, tokenizer) else ()
         self.pairs = PairFormat(
@@ -391,6 +393,9 @@ def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
         ) from error
     # transformers would fill missing weights with random values.
     if loaded["missing_keys"]:
+        name = min(loaded["missing_keys"])
+        if wrapped := next((other for other in loaded["unexpected_keys"] if other.endswith(f".{name}")), None):
+            raise unexpected_prefix(model.folder, wrapped.removesuffix(name))
         raise BundleInvalid(
             f"the weights in {model.folder} lack {', '.join(sorted(loaded['missing_keys']))}",
             "Use a model that was trained as a cross-encoder; any other would get a random head.",

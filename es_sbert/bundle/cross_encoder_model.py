@@ -103,7 +103,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     _check_settings(folder, settings, sbert, tokenizer_settings)
     check_network_inputs(folder, tokenizer_settings, tokenizer, config)
     _check_chat_template(folder, sbert, tokenizer_settings)
-    files = find_weight_files(folder)
+    files = find_weight_files(folder, "CrossEncoder")
     try:
         labels = _labels(config)
         model = CrossEncoderModel(

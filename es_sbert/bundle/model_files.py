@@ -194,15 +194,19 @@ def unexpected_prefix(folder: Path, prefix: str) -> BundleInvalid:
     )
 
 
-def find_weight_files(folder: Path) -> list[Path]:
+def find_weight_files(folder: Path, library_class: str = "SentenceTransformer") -> list[Path]:
     """Find the safetensors files of a module's folder: one, or the shards that their index names, sorted by name.
+
+    Args:
+        folder: The folder of a module.
+        library_class: See `refuse_adapter`.
 
     Raises:
         BundleInvalid: the folder has no weights, or only a pickle, which can run code when it is opened, or those of a
             wrapped network.
         UnsupportedArchitecture: the folder has an adapter of weights.
     """
-    refuse_adapter(folder)
+    refuse_adapter(folder, library_class)
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists() or index.exists():
         files = [single] if single.exists() else _shards(index)
@@ -214,9 +218,10 @@ def find_weight_files(folder: Path) -> list[Path]:
     if any(folder.glob("model-*.safetensors")):
         raise BundleInvalid(f"{folder} has shards of weights, but no {index.name} that lists them", COPY_AGAIN)
     if (folder / "pytorch_model.bin").exists():
+        check_model_file(folder / "pytorch_model.bin")
         raise BundleInvalid(
             f"{folder} holds its weights as a pickle (pytorch_model.bin), which can run code when it is opened",
-            "If you trust it, save it again as safetensors: SentenceTransformer(...).save(folder).",
+            f"If you trust it, save it again as safetensors: {library_class}(...).save(folder).",
         )
     raise BundleInvalid(
         f"{folder} holds no model.safetensors",

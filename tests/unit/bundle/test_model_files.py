@@ -99,12 +99,16 @@ def test_folder_with_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Pa
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json", "vocab.txt"])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "tokenizer.json", "config.json", "vocab.txt", "pytorch_model.bin"]
+)
 def test_git_lfs_pointer_is_named(tmp_path: Path, file: str) -> None:
     folder = write_tiny_bert(tmp_path / "model")
     if file == "vocab.txt":
         (folder / "tokenizer.json").unlink()
         (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    elif file == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
     (folder / file).write_text(LFS_POINTER)
     with raises_as_recorded(BundleInvalid):
         read_sentence_model(folder)

@@ -206,7 +206,7 @@ def test_unknown_architecture_is_rejected_and_its_code_not_run(broken: Path, tmp
         export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
 
 
-def test_missing_classifier_head_is_rejected(broken: Path, tmp_path: Path) -> None:
+def test_missing_head_and_prefixed_weights_are_rejected(broken: Path, tmp_path: Path) -> None:
     """transformers would make one up from random numbers."""
     weights = load_file(broken / "model.safetensors")
     save_file(
@@ -214,6 +214,10 @@ def test_missing_classifier_head_is_rejected(broken: Path, tmp_path: Path) -> No
         broken / "model.safetensors",
         metadata={"format": "pt"},
     )
+    with raises_as_recorded(BundleInvalid):
+        export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
+    wrapped = {f"0.auto_model.{name}": value for name, value in weights.items()}
+    save_file(wrapped, broken / "model.safetensors", metadata={"format": "pt"})
     with raises_as_recorded(BundleInvalid):
         export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
     assert not (tmp_path / "out").exists()
