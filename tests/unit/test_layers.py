@@ -35,6 +35,20 @@ def test_folders_import_downwards_only() -> None:
     assert not [(user, folder) for user, folder in known if _LEVEL[folder] >= _LEVEL[user]]
 
 
+# `app` wires the handlers of both folders to paths, and they use the requests, errors and settings next to it.
+_MUTUAL = {("gateway", "gateway.search"), ("gateway", "gateway.writes")}
+
+
+def test_nested_folders_and_the_folder_around_them_import_one_way_only() -> None:
+    importers = _importers()
+    modules = importers.keys() | set().union(*importers.values())
+    packages = {module.rpartition(".")[0] for module in modules}
+    places = {module: module if module in packages else module.rpartition(".")[0] for module in modules}
+    pairs = {(places[user], places[module]) for module, users in importers.items() for user in users}
+    mutual = {pair for pair in pairs if pair[0] < pair[1] and pair[::-1] in pairs and pair[0] != "es_sbert"}
+    assert {tuple(folder.removeprefix("es_sbert.") for folder in pair) for pair in mutual} == _MUTUAL
+
+
 def test_no_modules_import_each_other() -> None:
     TopologicalSorter(_importers()).prepare()  # the CycleError names the modules
 
