@@ -81,8 +81,8 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     const line = lineFrom(place, isWhole ? place.own : [place.from]);
     const long = Math.hypot(line[1][0] - line[0][0], line[1][1] - line[0][1]);
     if (wanted.length === 1 || (long <= NEXT && place.foreignIn(grown(place, long + 3)) === 0)) return { ...place, to: null };
-    const end = boxAround(line[1], radius); // points there cover each other
-    const isClear = place.foreignIn(grown(place, APART + radius)) === 0 && stepsOf(line).every((position) => place.foreignIn(boxAround(position, radius / 2)) === 0 || overlaps(boxAround(position, 1), end));
+    const end = boxAround(line[1], isWhole ? radius : 2 * radius); // points there cover each other
+    const isClear = (!isWhole || place.foreignIn(grown(place, APART + radius)) === 0) && stepsOf(line).every((position) => place.foreignIn(boxAround(position, radius)) === 0 || overlaps(boxAround(position, 1), end));
     const edge = radius / Math.max(long, 1); // the line ends at the edge of the point
     return isClear && long <= Math.min(LONGEST, width / 10) ? { ...place, to: [line[0], [0, 1].map((axis) => line[1][axis] + edge * (line[0][axis] - line[1][axis]))] } : undefined;
   };

@@ -4,6 +4,7 @@ const MOST_ZOOM = 64;
 const LEAST_ZOOM = 0.5;
 const STEP = 48; // pixels that an arrow key moves the map by
 const NEAR = 12; // distance in pixels at which the pointer selects a point
+const NOWHERE = -2; // in place of the group of a text in none
 const NEXT_TO = 60; // maximum number of pixels between a point and its description
 const MOVED = 4; // pixels of movement that turn a click into a drag
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
@@ -213,7 +214,8 @@ class TextMap {
     });
     const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map(labelOf), among, (text) => this.#at(text), { width, height, radius, isWhole });
     let labels = place(isFound ? this.#found : this.#sized, isFound ? texts : this.#all.order, !isFound);
-    if (selected !== -1) {
+    if (selected === NOWHERE) labels = [];
+    else if (selected !== -1) {
       const isZoomed = this.#passing === null && this.#view.scale > 1.2 * this.#whole;
       const neighbors = isZoomed ? labels.filter(({ group }) => group !== selected) : [];
       labels = isZoomed ? [] : labels.filter(({ group, words }) => group === selected && words !== numbers.format(group + 1)); // where it was before
@@ -269,7 +271,7 @@ class TextMap {
     if (text === this.#hovered) return;
     this.#hovered = text;
     const group = text === -1 ? -1 : groupOf[text];
-    this.#passing = group === -1 || this.#highlighted !== null ? null : { group, texts: byClass(groups[group].members) };
+    this.#passing = text === -1 || this.#highlighted !== null ? null : { group: group === -1 ? NOWHERE : group, texts: byClass(group === -1 ? [text] : groups[group].members) };
     if (text !== -1) {
       this.#hoverBox.replaceChildren(
         element("p", { dir: "auto" }, beginning(texts[text], 160) || "(text not known)"),
