@@ -18,10 +18,10 @@ from es_sbert.vectors import Vectors, unit_vectors
 # what to do instead.
 Refusals: TypeAlias = Mapping[str, tuple[tuple[object, ...], str]]
 _WITHOUT_MEANING: Refusals = {
-    "chunk_size": ((None,), "Threads share the batches of a call: set `threads` when you open the model."),
+    "chunk_size": ((None,), "Threads share the batches of a call; open the model with threads=N."),
     "convert_to_numpy": ((True,), "The result is one array; list(…) makes a list of it."),
     "device": ((None,), 'The device is chosen when the model is opened: device="cuda".'),
-    "pool": ((None,), "Threads share the batches of a call: set `threads` when you open the model."),
+    "pool": ((None,), "Threads share the batches of a call; open the model with threads=N."),
 }
 # Of `SentenceTransformer.encode`.
 TEXTS_WITHOUT_MEANING: Refusals = {
