@@ -25,8 +25,8 @@ if (isClusters) {
 }
 
 /** The name of a group as its label on a map of this width, the longest first: keywords of a cluster, or a number. */
-function labelsOf(group, width) {
-  if (!isClusters) return [headingOf(group), numbers.format(group + 1)];
+function labelsOf(group, width, isWhole) {
+  if (!isClusters) return [...(isWhole && width < 600 ? [] : [headingOf(group)]), ...(isWhole ? [numbers.format(group + 1)] : [])];
   const short = beginning(keywords.get(group), NARROW_LABEL);
   return width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
 }
@@ -64,7 +64,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
           const [hidden, near] = [countIn(covered), ownIn(around)];
           const share = Math.min(1, near / Math.max(1, countIn(around)));
           const lost = mayHide ? 0.2 * hidden + 0.6 * foreignIn(covered) : (wanted.length === 1 ? 1.5 : 20) * hidden;
-          places.push({ ...box, group, own, foreignIn, from: [atX, atY], words, middle, line, hidden, share, cost: (isWhole ? 4 : 8) * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) });
+          places.push({ ...box, group, own, foreignIn, from: [atX, atY], words, middle, line, hidden, share, cost: (isWhole ? 4 : 8) * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) + (wanted.length === 1 && down > 0 ? 3 : 0) }); // the description of a point is below it
         }
       }
       return places.sort((one, two) => one.cost - two.cost);
@@ -82,7 +82,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     const long = Math.hypot(line[1][0] - line[0][0], line[1][1] - line[0][1]);
     if (wanted.length === 1 || (long <= NEXT && place.foreignIn(grown(place, long + 3)) === 0)) return { ...place, to: null };
     const end = boxAround(line[1], isWhole ? radius : 2 * radius); // points there cover each other
-    const isClear = (!isWhole || place.foreignIn(grown(place, APART + radius)) === 0) && stepsOf(line).every((position) => place.foreignIn(boxAround(position, radius)) === 0 || overlaps(boxAround(position, 1), end));
+    const isClear = (!isWhole || place.foreignIn(grown(place, radius + 2)) === 0) && stepsOf(line).every((position) => place.foreignIn(boxAround(position, radius)) === 0 || overlaps(boxAround(position, 1), end));
     const edge = radius / Math.max(long, 1); // the line ends at the edge of the point
     return isClear && long <= Math.min(LONGEST, width / 10) ? { ...place, to: [line[0], [0, 1].map((axis) => line[1][axis] + edge * (line[0][axis] - line[1][axis]))] } : undefined;
   };
@@ -94,7 +94,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     return 0;
   };
   for (const byName of isWhole && !isClusters ? frontFirst(all, radius) : all) {
-    if (!byName.some((places) => put(places, !isWhole)) && isWhole) byName.slice(width < 600 ? -1 : 0).some((places) => put(places, true)); // between others
+    if (!byName.some((places) => put(places, !isWhole)) && isWhole) put(byName.at(-1), true); // between others
   }
   return placed;
 }

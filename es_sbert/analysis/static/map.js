@@ -207,12 +207,12 @@ class TextMap {
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.lineJoin = "round";
-    const labelOf = ({ group, members }) => ({
+    const labelOf = ({ group, members }, isWhole) => ({
       group,
       members,
-      names: labelsOf(group, width).map((name) => (isFound ? `${name}: ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
+      names: labelsOf(group, width, isWhole).map((name) => (isFound ? `${name}: ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
     });
-    const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map(labelOf), among, (text) => this.#at(text), { width, height, radius, isWhole });
+    const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map((each) => labelOf(each, isWhole)), among, (text) => this.#at(text), { width, height, radius, isWhole });
     let labels = place(isFound ? this.#found : this.#sized, isFound ? texts : this.#all.order, !isFound);
     if (selected === NOWHERE) labels = [];
     else if (selected !== -1) {
@@ -220,7 +220,8 @@ class TextMap {
       const neighbors = isZoomed ? labels.filter(({ group }) => group !== selected) : [];
       labels = isZoomed ? [] : labels.filter(({ group, words }) => group === selected && words !== numbers.format(group + 1)); // where it was before
       if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], texts, false);
-      labels.push(...neighbors.filter((other) => !labels.some((label) => overlaps(label, other))));
+      const isOnSelected = (box) => texts.some((text) => overlaps(box, boxAround(this.#at(text), radius)));
+      labels.push(...neighbors.filter((other) => !labels.some((label) => overlaps(label, other)) && !isOnSelected(other)));
     }
     for (const { group, words, middle, line, to } of labels) {
       const strong = mixed(this.colors[classOfGroup[group]], this.ink, 0.65);
