@@ -271,6 +271,9 @@ def test_narrow_page_folds_identical_texts_and_shows_found_ones(open_report: Ope
     expect(tab.page.locator("#found-note")).to_have_text("Identical texts are together.")
     expect(tab.page.locator("#found-list mark")).to_be_in_viewport()
     expect(tab.page.locator("#found-list button")).to_have_text("Pair 1")
+    tab.page.get_by_role("button", name="in 1 pair").click()
+    expect(tab.groups.first).to_be_in_viewport()
+    tab.page.get_by_role("searchbox").scroll_into_view_if_needed()
     expect(tab.page.get_by_role("searchbox")).to_be_in_viewport()
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320
 

@@ -68,10 +68,11 @@ class TextFinder {
     if (isPairs) found.sort((one, two) => (groupOf[one] === -1) - (groupOf[two] === -1));
     const all = new Set(found);
     const count = groups.filter(({ members }) => members.some((text) => all.has(text))).length;
-    const words = `${numbers.format(found.length)} of ${counted(textCount, "text", "texts")} found${count > 0 ? `, in ${counted(count, ...GROUP_UNIT)}` : ""}`;
+    const words = `${numbers.format(found.length)} of ${counted(textCount, "text", "texts")} found`;
+    const where = count > 0 ? `in ${counted(count, ...GROUP_UNIT)}` : "";
     this.#show(`Texts with “${label(typed)}”`, found, needle);
-    byId("found-count").textContent = words;
-    this.tell(`${words}.`);
+    byId("found-count").replaceChildren(words, ...(where ? [", ", onOneColumn.matches ? element("button", { type: "button", class: "link", click: goToList }, where) : where] : []));
+    this.tell(`${[words, where].filter(Boolean).join(", ")}.`);
   }
 
   #show(heading, found, needle) {
@@ -101,7 +102,7 @@ class TextFinder {
     const keptOne = own.find((each) => groupOf[each] !== -1 && groups[groupOf[each]].kept === each);
     const text = isPairs ? own[0] : keptOne ?? own[0];
     const copies = own.filter((each) => each !== text);
-    const words = isClusters || isPairs || keptOne === undefined ? counted(copies.length, "identical text", "identical texts") : removableCopies(copies);
+    const words = isClusters || isPairs || groupOf[text] === -1 ? counted(copies.length, "identical text", "identical texts") : removableCopies(copies);
     const numbersOf = isPairs ? groups.flatMap(({ members }, number) => (own.some((each) => members.includes(each)) ? [number] : [])) : [groupOf[text]].filter((number) => number !== -1);
     const excerpt = excerptOf(text, needle === "" ? [] : occurrences(texts[text], needle));
     return element(
@@ -111,6 +112,13 @@ class TextFinder {
       element("div", { class: "facts" }, fateOf(text), idOf(text, excerpt.textContent), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies, words)),
     );
   }
+}
+
+/** Open the list of groups, which has those of the texts that were found. */
+function goToList() {
+  showList(true);
+  byId("groups-heading").focus({ preventScroll: true });
+  showTop(byId("groups"));
 }
 
 /** The part of a text around the first of some offsets, which are marked. */

@@ -82,9 +82,10 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     const long = Math.hypot(line[1][0] - line[0][0], line[1][1] - line[0][1]);
     if (wanted.length === 1 || (long <= NEXT && place.foreignIn(grown(place, long + 3)) === 0)) return { ...place, to: null };
     const end = boxAround(line[1], isWhole ? radius : 2 * radius); // points there cover each other
-    const isClear = (!isWhole || place.foreignIn(grown(place, radius + 2)) === 0) && stepsOf(line).every((position) => place.foreignIn(boxAround(position, radius)) === 0 || overlaps(boxAround(position, 1), end));
+    const reach = isWhole ? 1.5 * radius : radius;
+    const isClear = (!isWhole || place.foreignIn(grown(place, radius + 2)) === 0) && stepsOf(line).every((position) => place.foreignIn(boxAround(position, reach)) <= (overlaps(boxAround(position, reach), end) ? place.foreignIn(end) : 0));
     const edge = radius / Math.max(long, 1); // the line ends at the edge of the point
-    return isClear && long <= Math.min(LONGEST, width / 10) ? { ...place, to: [line[0], [0, 1].map((axis) => line[1][axis] + edge * (line[0][axis] - line[1][axis]))] } : undefined;
+    return isClear && long <= (isWhole ? Math.min(LONGEST, width / 14) : LONGEST) ? { ...place, to: [line[0], [0, 1].map((axis) => line[1][axis] + edge * (line[0][axis] - line[1][axis]))] } : undefined;
   };
   const put = (places, mayHaveLine) => {
     for (const place of places) {
@@ -93,9 +94,8 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     }
     return 0;
   };
-  for (const byName of isWhole && !isClusters ? frontFirst(all, radius) : all) {
-    if (!byName.some((places) => put(places, !isWhole)) && isWhole) put(byName.at(-1), true); // between others
-  }
+  const left = all.filter((byName) => !byName.some((places) => put(places, !isWhole)));
+  if (isWhole && !isClusters) for (const byName of frontFirst(left, radius)) put(byName.at(-1), true); // between others
   return placed;
 }
 
