@@ -65,7 +65,7 @@ CLUSTER_STATE = {
     "resolve_indices", "result_window", "routing_shards", "visible_names",
 }  # fmt: skip
 # They send nothing, or return nothing that could be partial.
-OTHERS = {"close", "send", "close_point_in_time", "hit_source", "start_force_merge", "is_task_done"}
+OTHERS = {"close", "send", "close_point_in_time", "hit_source", "index_missing", "start_force_merge", "is_task_done"}
 
 
 def lose_shard(answer: Json, index: str, number: str) -> None:

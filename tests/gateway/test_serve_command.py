@@ -90,8 +90,11 @@ def test_address_and_certificate_that_cannot_be_used_exit_2(
 def opensearch(tiny_encoder: Encoder, root: Any) -> Reply:
     """An OpenSearch with the index `docs`, which has vectors, and this answer to `GET /`."""
     meta = field_of(tiny_encoder.info, "{title}").model_dump(mode="json")
-    mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}
-    answers = {b"/": root, b"/docs?": {"docs": {"mappings": mapping}}, b"/docs/_field_caps?": {"indices": ["docs"]}}
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+    vector = {"dimension": tiny_encoder.info.dimensions, "compression_level": "1x", "method": method}
+    mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}, "properties": {"embedding": vector}}
+    docs = {"mappings": mapping, "settings": {"index": {"knn": "true"}}}
+    answers = {b"/": root, b"/docs?": {"docs": docs}, b"/docs/_field_caps?": {"indices": ["docs"]}}
 
     def reply(got: Received, out: BinaryIO) -> bool:
         path, mark, _ = got.target.partition(b"?")

@@ -17,7 +17,7 @@ from tests.gateway.wire import send
 
 LINES = (("content-type", "application/x-ndjson"),)
 META = {"fingerprint": "f" * 64, "model": "tiny", "dimensions": 3, "index_type": "hnsw", "text": "{title} {body}"}
-MAPPINGS = {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}
+MAPPINGS = {"_meta": {"es_sbert": {"fields": {"embedding": META}}}, "properties": {"embedding": {"dims": 3}}}
 SHAPES: list[object] = [
     [], [[]], "text", 3, None, {"a": []}, {"a": "text"}, {"a": None}, {"a": 3}, {"a": {"mappings": []}},
     {"a": {"mappings": {"_meta": []}}}, {"a": {"mappings": {"_meta": {"es_sbert": []}}}},
@@ -57,7 +57,10 @@ def mapping(tiny_encoder: Encoder) -> bytes:
     meta = META | {"fingerprint": info.fingerprint, "dimensions": info.dimensions}
     # Behind an alias, on two shards: the gateway has more questions then.
     index = {
-        "mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}},
+        "mappings": {
+            "_meta": {"es_sbert": {"fields": {"embedding": meta}}},
+            "properties": {"embedding": {"dims": info.dimensions}},
+        },
         "aliases": {"a": {}},
         "settings": {"index": {"number_of_shards": "2"}},
     }

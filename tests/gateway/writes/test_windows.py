@@ -132,7 +132,7 @@ class Bulks:
         self.sent: list[bytes] = []
         self._answers = answers
         meta = field_of(encoder.info).model_dump(mode="json")
-        self._mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}
+        self._mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}, "properties": {"embedding": {}}}
 
     def __call__(self, got: Received, out: BinaryIO) -> bool:
         if got.target.partition(b"?")[0] != b"/docs/_bulk":
