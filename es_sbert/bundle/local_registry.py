@@ -345,6 +345,8 @@ def _parse_entry(path: Path, entry: Any) -> RegisteredModel:
         raise _invalid_registry(path, f"an entry lacks one of {', '.join(keys)}")
     if not os.path.isabs(entry["folder"]):
         raise _invalid_registry(path, f"{entry['folder']!r} is not an absolute path")
+    if entry.get("query_fingerprint"):  # queries of its indices were embedded with the other model
+        raise _invalid_registry(path, f"{entry['name']} is a pair of two models, which es-sbert does not open")
     return RegisteredModel(entry["name"], entry["fingerprint"], Path(entry["folder"]))
 
 

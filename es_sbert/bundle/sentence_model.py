@@ -36,7 +36,7 @@ from es_sbert.bundle.transformer_module import (
     max_input_tokens,
     read_transformer,
 )
-from es_sbert.errors import BundleInvalid, UnsupportedSetting
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 
 # es-sbert reads models as these releases do.
 _FOLLOWED_RELEASES = {"sentence_transformers": "6.2.0", "sentence-transformers": "6.2.0", "transformers": "5.23.0"}
@@ -153,6 +153,12 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
         UnsupportedArchitecture: es-sbert does not support one of the modules.
         UnsupportedSetting: es-sbert does not support a setting that may change the vectors.
     """
+    if (folder / "poly_encoder.json").exists():  # the rest of the folder is another model: its sentence encoder
+        raise UnsupportedArchitecture(
+            f"{name or folder} is a poly-encoder, which es-sbert does not read",
+            "Train a cross-encoder with sentence-transformers, or remove poly_encoder.json from a copy to use its "
+            "sentence encoder alone.",
+        )
     refuse_adapter(folder)
     if is_cross_encoder(folder):
         raise BundleInvalid(

@@ -116,7 +116,8 @@ def test_ambiguous_name_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", '{"format": 1}', '{"format": 1, "models": [{}]}', '{"format": 2, "models": []}', "\x00", '{"format": 1,'
-     ' "models": [{"name": "x", "fingerprint": "y", "folder": "relative"}]}'],
+     ' "models": [{"name": "x", "fingerprint": "y", "folder": "relative"}]}', '{"format": 1, "models": [{"name": "x",'
+     ' "fingerprint": "y", "folder": "/z", "query_fingerprint": "q"}]}'],
 )  # fmt: skip
 def test_broken_registry_is_reported_and_not_overwritten(content: str, registry: Path, tuned: Path) -> None:
     registry.write_text(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
-from es_sbert.errors import UsageError
+from es_sbert.errors import UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, close_model, open_model
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
@@ -66,3 +67,10 @@ def test_open_cross_encoder(tmp_path: Path) -> None:
     pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
     np.testing.assert_allclose(model.score(TEXTS, TEXTS[::-1]), reference.predict(pairs), atol=1e-4)
     close_model(model)
+
+
+def test_poly_encoder_is_refused_by_name(tiny: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "poly"))
+    (folder / "poly_encoder.json").write_text("{}")
+    with raises_as_recorded(UnsupportedArchitecture):
+        open_model(str(folder), device="cpu")
