@@ -60,10 +60,10 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, texts:
     """
     require_extra("analysis", "sklearn")
     every = text_vectors(vectors, starts)
-    if texts:
-        numbers: dict[object, int] = {}
-        same = [numbers.setdefault(text or place, len(numbers)) for place, text in enumerate(texts)]
-        return map_points(every[np.unique(same, return_index=True)[1]])[same]
+    numbers: dict[object, int] = {}
+    named = texts or [""] * len(every)
+    same = [numbers.setdefault(text or place, len(numbers)) for place, text in enumerate(named)]
+    every = every[np.unique(same, return_index=True)[1]]  # one of each text
     random = np.random.default_rng(_MAP_SEED)
     chosen = np.zeros(len(every), bool)  # (texts,)
     chosen[random.choice(len(every), min(len(every), _MAP_TEXTS), replace=False)] = True
@@ -76,7 +76,7 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, texts:
         # Less similar texts are farther away, in any direction.
         away = np.ptp(placed, axis=0).max() / 50 * (1 - cosines.max(axis=1, keepdims=True))
         points[rows] = placed[cosines.argmax(axis=1)] + away * random.standard_normal((len(rows), 2))
-    return points
+    return points[same]
 
 
 def _neighbor_map(texts: Vectors) -> Points:

@@ -94,11 +94,12 @@ def connected(engine: EngineOrClient, retry_seconds: float = 0) -> Iterator[Engi
     Args:
         retry_seconds: Seconds for which to wait for an engine that does not respond yet.
     """
+    is_own = address_settings(engine) is not None
     opened = wait_for_engine(partial(open_engine, engine), retry_seconds)
     try:
         yield opened
     finally:
-        if address_settings(engine) is not None:
+        if is_own:
             opened.close()
 
 

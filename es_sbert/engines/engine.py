@@ -270,7 +270,7 @@ class Engine(ABC):
         path = f"/{quote_index_expression(expression)}"
         error = IndexMissing(message, remedy).about("index", expression)
         error.request = f"GET {path}"
-        with suppress(EsSbertError):  # the index is missing, whatever the engine says now
+        with suppress(EsSbertError):  # this error matters more
             response = self.send("GET", path)
             error.body = response.body if response.status == error.status else None  # no index matches `logs-*`: 200
         return error

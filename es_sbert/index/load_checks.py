@@ -176,8 +176,8 @@ def check_created_index(
     """
     try:
         check_can_load_files(state, name, meta_fields, routing_field=routing_field)
-        for name in similar_fields([state]):
-            check_passages_kept(vector_field_from_state(engine, state, name))
+        for field in similar_fields([state]):
+            check_passages_kept(vector_field_from_state(engine, state, field))
         check_strict_mapping(state, documents)
     except (UsageError, VectorIndexError) as error:
         deleted = delete_unused_index(engine, state)

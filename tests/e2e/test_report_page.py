@@ -258,6 +258,15 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     expect(tab.groups.first).to_have_text("refund, invoice 025 texts")
 
 
+def test_search_counts_groups_that_the_list_does_not_show_yet(open_report: OpenReport) -> None:
+    texts = [f"text {number}" for number in range(300)]
+    groups = [ReportGroup(f"name {number}", (2 * number, 2 * number + 1), (0.9, 0.8)) for number in range(150)]
+    page = open_report(report(ReportKind.CLUSTERS, texts, groups)).page
+    page.get_by_role("searchbox").fill("text 298")
+    expect(page.locator("#found-count")).to_have_text("1 of 300 texts found, in 1 cluster")
+    expect(page.locator("#groups-heading")).to_have_text("Clusters (1 of 150)")
+
+
 def test_narrow_page_folds_identical_texts_and_shows_found_ones(open_report: OpenReport) -> None:
     texts = [*["Where is my parcel?"] * 3, "x" * 200, "y" * 200]
     groups = [ReportGroup("1", (0, 1, 2), (1.0, 1.0, 1.0)), ReportGroup("2", (3, 4), (0.9, 0.9))]

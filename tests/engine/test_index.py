@@ -94,7 +94,7 @@ def test_every_index_type_accepts_vectors(engine: Engine, fresh_index: Callable[
     for index_type in supported_index_types(engine.info):
         name = fresh_index(engine.info.url)
         assert ensure(engine, name, index_type=index_type).meta.index_type == index_type
-        # Whatever decides about the hits is in the mapping, not left to the defaults of a version.
+        # The mapping states every setting that changes hits: defaults differ between versions.
         read, graph = state_of(engine, name).mappings["properties"]["embedding"], {"m": 16, "ef_construction": 100}
         stated = {"type": index_type} | (graph if "hnsw" in index_type else {})
         options = {"index_options": read.get("index_options", {}) | stated}

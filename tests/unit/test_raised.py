@@ -20,7 +20,7 @@ from tests.raised import GOLDEN, TESTS, compare_recorded, entry_of_any_engine, r
 
 @pytest.fixture
 def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Compares texts with the entry of a test of engines, in a golden folder of its own, and gives the golden file."""
+    """Compares texts with the entry of an engine test in a temporary golden folder, and returns the golden file."""
     monkeypatch.setattr(raised, "GOLDEN", tmp_path / "golden")
     monkeypatch.setenv("ES_SBERT_UPDATE_GOLDEN", "1")
     node_id = "tests/engine/test_a.py::test_a[x-es9]"

@@ -66,8 +66,7 @@ class TextFinder {
     const found = [];
     this.#folded.forEach((text, number) => { if (text.includes(needle)) found.push(number); });
     if (isPairs) found.sort((one, two) => (groupOf[one] === -1) - (groupOf[two] === -1));
-    const all = new Set(found);
-    const count = groups.filter(({ members }) => members.some((text) => all.has(text))).length;
+    const count = groupsWith(found);
     const words = `${numbers.format(found.length)} of ${counted(textCount, "text", "texts")} found`;
     const where = count > 0 ? `in ${counted(count, ...GROUP_UNIT)}` : "";
     this.#show(`Texts with “${label(typed)}”`, found, needle);
@@ -102,7 +101,7 @@ class TextFinder {
     const keptOne = own.find((each) => groupOf[each] !== -1 && groups[groupOf[each]].kept === each);
     const text = isPairs ? own[0] : keptOne ?? own[0];
     const copies = own.filter((each) => each !== text);
-    const words = isClusters || isPairs || groupOf[text] === -1 ? counted(copies.length, "identical text", "identical texts") : removableCopies(copies);
+    const words = fateOf(text) === "" ? counted(copies.length, "identical text", "identical texts") : removableCopies(copies);
     const numbersOf = isPairs ? groups.flatMap(({ members }, number) => (own.some((each) => members.includes(each)) ? [number] : [])) : [groupOf[text]].filter((number) => number !== -1);
     const excerpt = excerptOf(text, needle === "" ? [] : occurrences(texts[text], needle));
     return element(

@@ -33,6 +33,12 @@ function headingNodes(number) {
   return [isPairs ? "" : swatchOf(classOfGroup[number]), words];
 }
 
+/** The number of groups with some of these texts. */
+function groupsWith(found) {
+  const all = new Set(found);
+  return groups.filter(({ members }) => members.some((text) => all.has(text))).length;
+}
+
 /** The list of groups: one tab stop, in which arrow keys move. */
 class GroupList {
   #list = byId("group-list");
@@ -85,13 +91,13 @@ class GroupList {
   showFound(found) {
     this.#found = found === null ? null : new Set(found);
     const items = this.#items.map((item, number) => ({ item, count: this.#count(item, number) }));
-    this.#name(found === null ? report.total.groups : items.filter(({ count }) => count > 0).length);
+    this.#name(found === null ? report.total.groups : groupsWith(found));
     if (found !== null && !isPairs) items.sort((one, two) => two.count - one.count);
     this.#list.append(...items.map(({ item }) => item));
     if (this.#buttons()[this.#current]?.parentElement.hidden) this.#move(this.#buttons().indexOf(this.#shown()[0]));
   }
 
-  /** The heading, with the number of groups that the list shows. */
+  /** The heading, with the number of groups, or of those with texts that were found. */
   #name(shown) {
     const all = numbers.format(report.total.groups);
     byId("groups-heading").textContent = `${kind.heading} (${shown < report.total.groups ? `${numbers.format(shown)} of ` : ""}${all})`;
