@@ -241,7 +241,7 @@ def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
 
 # The order of a set is arbitrary.
 WRONG_PAIRS: list[Any] = [
-    "a", ["a"], ["a", "b", "c"], {("a", "b")}, {"a": "b"}, pd.DataFrame([["a", "b"]]), [{"a", "b"}], [("a", "b"), "ab"],
+    "a", ["a"], ["a", "b", "c"], {("a", "b")}, {"a": "b"}, pd.DataFrame([["a", "b"]]), [{1, 2}], [("a", "b"), "ab"],
     [("a", "b")] * 500 + [("a", None)], [("a", 5)], [("a", "b", "c")], [("a", "b"), ("a", "\ud800")], ("a", None),
 ]  # fmt: skip
 
