@@ -333,12 +333,39 @@ def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
         assert not any(character in "".join(ids) for character in "\u202e\u2066\x00\x07\x1b\x9b")
 
 
+def script(name: str) -> str:
+    return (Path(html_report.__file__).parent / "static" / name).read_text(encoding="utf-8")
+
+
+def test_differences_of_words_keep_the_spaces_of_both_texts(open_report: OpenReport) -> None:
+    pieces = open_report(pairs()).page.evaluate(
+        f"() => {{{script('words.js')}; return merged(\"Where's it?\", 'Where is it?', [[5, 7]], [[6, 8]]);}}"
+    )
+    assert pieces == [["", "Where"], ["del", "'s"], ["", " "], ["ins", "is"], ["", " it?"]]
+
+
+def test_groups_whose_points_cover_each_other_share_a_label(open_report: OpenReport) -> None:
+    """The second group has a point elsewhere, the third is where the first is."""
+    points = [[[50, 50], [52, 50]], [[51, 50], [90, 90]], [[49, 51]]]
+    together, names = open_report(duplicates()).page.evaluate(
+        "(points) => {const [isClusters, bySize, numbers] = [false, [], new Intl.NumberFormat()];"
+        + script("labels.js")
+        + """
+        const all = points.map((members, group) => ({ group, members }));
+        const together = togetherOf(all, (position) => position, 2).map((each) => each.together);
+        return [together, labelsOf(together[0], 800, true)];
+        }""",
+        points,
+    )
+    assert together == [[0, 2], [1]]
+    assert names == ["Groups 1, 3", "1, 3"]
+
+
 def placed_labels(page: Page, points: list[Any], kind: ReportKind, wide: dict[str, int]) -> list[list[dict[str, Any]]]:
     """Labels of the whole map and of found groups, for names with their widths."""
-    labels = Path(html_report.__file__).parent / "static" / "labels.js"
     return page.evaluate(
         "([points, isClusters, names]) => {const bySize = [];"
-        + labels.read_text(encoding="utf-8")
+        + script("labels.js")
         + """
         const every = points.flat();
         const [texts, rest] = [0, 1].map(() => every.map((_, text) => text));

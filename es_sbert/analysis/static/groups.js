@@ -112,22 +112,23 @@ class GroupList {
       (isPairs ? namesOf(groups[number]) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, breakable(name))),
       isPairs
         ? element("span", { class: "figures" }, isOneText(number) ? figuresOf(number) : cosine.toFixed(DECIMALS))
-        : element("span", { class: "figures" }, element("span"), element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "size" }))),
+        : element("span", { class: "figures" }, element("span"), isClusters ? element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "size" })) : null),
     ));
-    if (!isPairs) item.querySelector(".size").style.width = `${(100 * size) / groups[bySize[0]].size}%`;
+    if (isClusters) item.querySelector(".size").style.width = `${(100 * size) / groups[bySize[0]].size}%`;
     this.#items[number] = item;
     this.#count(item, number);
     return item;
   }
 
   #count(item, number) {
-    const { size, members } = groups[number];
+    const { size, members, cosine } = groups[number];
     const count = this.#found === null ? size : members.filter((text) => this.#found.has(text)).length;
     item.hidden = count === 0;
     if (isPairs) return count;
     const [words, bar] = item.querySelector(".figures").children;
-    words.textContent = `${isClusters ? "" : `${headingOf(number)} · `}${this.#found === null ? "" : `${numbers.format(count)} of `}${counted(size, "text", "texts")}`;
-    bar.hidden = this.#found !== null; // it compares sizes
+    const figures = this.#found !== null ? `${numbers.format(count)} of ${counted(size, "text", "texts")}` : isClusters ? counted(size, "text", "texts") : isOneText(number) ? figuresOf(number) : `${counted(size, "text", "texts")}, lowest ${cosine.toFixed(DECIMALS)}`;
+    words.textContent = `${isClusters ? "" : `${headingOf(number)} · `}${figures}`;
+    if (isClusters) bar.hidden = this.#found !== null; // it compares sizes
     return count;
   }
 

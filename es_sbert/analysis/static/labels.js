@@ -10,6 +10,7 @@ const NEXT = 24; // pixels between a label and its points that need no line
 const LONGEST = 50; // pixels of a line
 const APART = 5; // pixels between labels
 const FARTHEST = 60; // pixels between a label and the middle of its group, or its highest point
+const MOST_NUMBERS = 4; // in the label of groups at one place
 const OWN_SHARE = 0.45; // of the points around a label, the least share that must be its own
 const ASIDE = [0, -0.5, 0.5, -1, 1, -1.25, 1.25, -1.5, 1.5, -2.5, 2.5, -4, 4]; // label widths from the middle of a group
 
@@ -24,11 +25,30 @@ if (isClusters) {
   }
 }
 
-/** The name of a group as its label on a map of this width, the longest first: keywords of a cluster, or a number. */
-function labelsOf(group, width, isWhole) {
-  if (!isClusters) return [...(isWhole && width < 600 ? [] : [headingOf(group)]), ...(isWhole ? [numbers.format(group + 1)] : [])];
+/** The names of groups at one place as labels of a map of this width, the longest first: keywords of a cluster, or numbers. */
+function labelsOf(together, width, isWhole) {
+  const [group] = together;
+  if (!isClusters) {
+    const all = `${together.slice(0, MOST_NUMBERS).map((each) => numbers.format(each + 1)).join(", ")}${together.length > MOST_NUMBERS ? ", …" : ""}`;
+    return [...(isWhole && width < 600 ? [] : [`${together.length === 1 ? "Group" : "Groups"} ${all}`]), ...(isWhole ? [all] : [])];
+  }
   const short = beginning(keywords.get(group), NARROW_LABEL);
   return width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
+}
+
+/** Groups of near-duplicates with the smaller ones whose points cover theirs, the largest first; each cluster alone. */
+function togetherOf(all, at, radius) {
+  const places = [];
+  for (const { group, members } of all) {
+    const own = members.map(at);
+    const under = isClusters ? undefined : places.find(({ middle }) => own.every((position) => Math.hypot(position[0] - middle[0], position[1] - middle[1]) <= 2.5 * radius));
+    if (under === undefined) places.push({ together: [group], members: [...members], middle: isClusters ? null : middleOf(own) });
+    else {
+      under.together.push(group);
+      under.members.push(...members);
+    }
+  }
+  return places;
 }
 
 /**
@@ -81,7 +101,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     const line = lineFrom(place, isWhole ? place.own : [place.from]);
     const long = Math.hypot(line[1][0] - line[0][0], line[1][1] - line[0][1]);
     if (wanted.length === 1 || (long <= NEXT && place.foreignIn(grown(place, long + 3)) === 0)) return { ...place, to: null };
-    const end = boxAround(line[1], isWhole ? radius : 2 * radius); // points there cover each other
+    const end = boxAround(line[1], (isWhole ? radius : 2 * radius) + CELL); // points there cover each other
     const reach = isWhole ? 1.5 * radius : radius;
     const isClear = (!isWhole || place.foreignIn(grown(place, radius + 2)) === 0) && stepsOf(line).every((position) => place.foreignIn(boxAround(position, reach)) <= (overlaps(boxAround(position, reach), end) ? place.foreignIn(end) : 0));
     const edge = radius / Math.max(long, 1); // the line ends at the edge of the point
@@ -95,19 +115,8 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
     return 0;
   };
   const left = all.filter((byName) => !byName.some((places) => put(places, !isWhole)));
-  if (isWhole && !isClusters) for (const byName of frontFirst(left, radius)) put(byName.at(-1), true); // between others
+  if (isWhole && !isClusters) for (const byName of left) put(byName.at(-1), true); // between others
   return placed;
-}
-
-/** Groups in their order, each after those that are in front of it: smaller groups at the same place. */
-function frontFirst(all, radius) {
-  const ordered = new Set();
-  for (const byName of all) {
-    const [[{ from }]] = byName;
-    const front = all.filter(([[other]]) => Math.hypot(other.from[0] - from[0], other.from[1] - from[1]) <= 2 * radius);
-    for (const each of front.reverse()) ordered.add(each); // and itself
-  }
-  return ordered;
 }
 
 /** Whether a line crosses a label. */

@@ -4,7 +4,6 @@ const MOST_ZOOM = 64;
 const LEAST_ZOOM = 0.5;
 const STEP = 48; // pixels that an arrow key moves the map by
 const NEAR = 12; // distance in pixels at which the pointer selects a point
-const NOWHERE = -2; // in place of the group of a text in none
 const NEXT_TO = 60; // maximum number of pixels between a point and its description
 const MOVED = 4; // pixels of movement that turn a click into a drag
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
@@ -160,7 +159,7 @@ class TextMap {
       this.#drawPoints(shown, place, larger * ratio, (number) => this.colors[number], outline);
     }
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.#drawLabels(faint ? shown.order : this.#all.order, larger);
+    this.#drawLabels(faint ? shown.order : this.#all.order, larger, this.#placeHoverBox());
     this.#drawHovered();
   }
 
@@ -197,8 +196,8 @@ class TextMap {
     return [x[text] * scale + left, y[text] * scale + top];
   }
 
-  /** Names of the groups, or of the selected one; with texts that were found, how many of them a group has. */
-  #drawLabels(texts, radius) {
+  /** Names of the groups, or of the selected one; with texts that were found, how many of them a group has. `box` hides some. */
+  #drawLabels(texts, radius, box) {
     const context = this.#context;
     const selected = this.#passing?.group ?? this.#selected;
     const isFound = this.#highlighted !== null && selected === -1;
@@ -207,23 +206,27 @@ class TextMap {
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.lineJoin = "round";
-    const labelOf = ({ group, members }, isWhole) => ({
-      group,
+    const labelOf = ({ together, members }, isWhole) => ({
+      group: together[0],
       members,
-      names: labelsOf(group, width, isWhole).map((name) => (isFound ? `${name}: ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
+      names: labelsOf(together, width, isWhole).map((name) => (isFound ? `${name}: ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
     });
-    const place = (named, among, isWhole) => placeLabels(named.slice(0, LABELED).map((each) => labelOf(each, isWhole)), among, (text) => this.#at(text), { width, height, radius, isWhole });
+    const at = (text) => this.#at(text);
+    const place = (named, among, isWhole) => {
+      const [shown, size] = [named.slice(0, LABELED), isWhole ? this.#radius() : radius];
+      const places = isWhole ? togetherOf(shown, at, size) : shown.map(({ group, members }) => ({ together: [group], members }));
+      return placeLabels(places.map((each) => labelOf(each, isWhole)), among, at, { width, height, radius: size, isWhole });
+    };
     let labels = place(isFound ? this.#found : this.#sized, isFound ? texts : this.#all.order, !isFound);
-    if (selected === NOWHERE) labels = [];
-    else if (selected !== -1) {
+    if (selected !== -1) {
       const isZoomed = this.#passing === null && this.#view.scale > 1.2 * this.#whole;
-      const neighbors = isZoomed ? labels.filter(({ group }) => group !== selected) : [];
-      labels = isZoomed ? [] : labels.filter(({ group, words }) => group === selected && words !== numbers.format(group + 1)); // where it was before
+      const neighbors = isZoomed || this.#passing !== null ? labels.filter(({ group }) => group !== selected) : [];
+      labels = isZoomed ? [] : labels.filter(({ group, words }) => group === selected && (isClusters || words === headingOf(group))); // where it was before
       if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], texts, false);
       const isOnSelected = (box) => texts.some((text) => overlaps(box, boxAround(this.#at(text), radius)));
       labels.push(...neighbors.filter((other) => !labels.some((label) => overlaps(label, other)) && !isOnSelected(other)));
     }
-    for (const { group, words, middle, line, to } of labels) {
+    for (const { group, words, middle, line, to } of labels.filter((label) => box === null || !overlaps(label, box))) {
       const strong = mixed(this.colors[classOfGroup[group]], this.ink, 0.65);
       const color = `rgb(${selected === -1 || group === selected ? strong : mixed(strong, this.ground, 0.8)})`;
       if (to !== null) {
@@ -255,24 +258,20 @@ class TextMap {
       }
       context.stroke();
     }
-    if (this.#hovered === -1) {
-      this.#hoverBox.hidden = true;
-      return;
-    }
+    if (this.#hovered === -1) return;
     const [atX, atY] = this.#at(this.#hovered);
     context.strokeStyle = `rgb(${this.ink})`;
     context.lineWidth = 2;
     context.beginPath();
     context.arc(atX, atY, this.#radius() + 4, 0, 2 * Math.PI);
     context.stroke();
-    this.#placeHoverBox(atX, atY);
   }
 
   #hover(text) {
     if (text === this.#hovered) return;
     this.#hovered = text;
     const group = text === -1 ? -1 : groupOf[text];
-    this.#passing = text === -1 || this.#highlighted !== null ? null : { group: group === -1 ? NOWHERE : group, texts: byClass(group === -1 ? [text] : groups[group].members) };
+    this.#passing = group === -1 || this.#highlighted !== null ? null : { group, texts: byClass(groups[group].members) };
     if (text !== -1) {
       this.#hoverBox.replaceChildren(
         element("p", { dir: "auto" }, beginning(texts[text], 160) || "(text not known)"),
@@ -297,17 +296,22 @@ class TextMap {
     return count === 1 ? "" : element("span", {}, counted(count, "identical text", "identical texts"));
   }
 
-  #placeHoverBox(atX, atY) {
+  /** Show the description of the text under the pointer; where it is, null if there is none. */
+  #placeHoverBox() {
     const box = this.#hoverBox;
-    box.hidden = false;
+    box.hidden = this.#hovered === -1;
+    if (box.hidden) return null;
+    const [atX, atY] = this.#at(this.#hovered);
     const { clientWidth, clientHeight } = this.#canvas;
     const [wide, high] = [box.offsetWidth, box.offsetHeight];
     const boxLeft = atX + 14 + wide <= clientWidth ? atX + 14 : atX - 14 - wide;
     // Below the group or above it, if that leaves room; else below or above the point.
     const own = [...(this.#passing?.texts.order ?? [])].map((text) => this.#at(text)[1]);
     const sides = [[Math.min(atY + NEXT_TO, Math.max(atY, ...own)), Math.max(atY - NEXT_TO, Math.min(atY, ...own))], [atY, atY]].flatMap(([low, top]) => [low + 14, top - 14 - high]);
-    box.style.left = `${Math.max(4, Math.min(clientWidth - wide - 4, boxLeft))}px`;
-    box.style.top = `${sides.find((top) => top >= 4 && top + high <= clientHeight) ?? 4}px`;
+    const [left, top] = [Math.max(4, Math.min(clientWidth - wide - 4, boxLeft)), sides.find((each) => each >= 4 && each + high <= clientHeight) ?? 4];
+    box.style.left = `${left}px`;
+    box.style.top = `${top}px`;
+    return { left, right: left + wide, top, bottom: top + high };
   }
 
   /** The text nearest to a position of the canvas within a distance, -1 for none. */

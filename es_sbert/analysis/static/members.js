@@ -128,6 +128,6 @@ function membersNote(number, shown) {
   const rows = rowsOf(number).length;
   const left = size - members.length;
   const missing = left > 0 ? ` ${counted(left, "further text", "further texts")} of this ${kind.one} ${left === 1 ? "is" : "are"} not on this page.` : "";
-  if (isClusters) return `${numbers.format(shown)} ${rows < members.length ? `of ${counted(rows, "different text", "different texts")} ` : ""}shown, most typical first.${missing}`;
+  if (isClusters) return `${numbers.format(shown)} ${rows < members.length ? `of ${counted(rows, "different text", "different texts")} ` : ""}shown, most typical first: by cosine with the cluster’s mean.${missing}`;
   return rows > 2 ? `Least similar first.${missing}` : missing;
 }

@@ -110,9 +110,9 @@ function merged(one, two, removed, added) {
     const [toDel, toIns] = [del ? solid(one.slice(at, del[0])) : Infinity, ins ? solid(two.slice(from, ins[0])) : Infinity];
     const shared = Math.min(toDel, toIns);
     at = afterSolid(one, at, shared);
-    const to = toIns === shared ? ins[0] : afterSolid(two, from, shared);
-    pieces.push(["", two.slice(from, to) + (toIns === shared ? "" : one.slice(at, del[0]))]);
-    from = to;
+    const to = afterSolid(two, from, shared);
+    pieces.push(["", toDel === shared ? two.slice(from, to) + one.slice(at, del[0]) : two.slice(from, ins[0])]);
+    from = toIns === shared ? ins[0] : to;
     if (toDel === shared) {
       pieces.push(["del", one.slice(...dels.shift())]);
       at = del[1];
