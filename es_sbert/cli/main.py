@@ -46,59 +46,6 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-_CONFIGURATION_REMEDY = (
-    "Set ES_SBERT_URL, ES_SBERT_USERNAME, ES_SBERT_PASSWORD_FILE, ES_SBERT_API_KEY_FILE, ES_SBERT_TOKEN_FILE, "
-    "ES_SBERT_CA_CERTS, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
-    "cluster (`set -a; . ./production.env`). Load it for commands on that cluster alone: credentials of the "
-    "environment are sent to any address in `--url`. Write paths in full: those of the old file were relative to it."
-)
-_DATABASE_REMEDY = (
-    "Write the rows of a query to a file with the database's own client, and load that (docs/sources.md)."
-)
-_CHECKPOINTS_REMEDY = "Checkpoints are kept until the run has finished; the best one becomes the model."
-# Options and commands of earlier versions, and what to do instead.
-_REMOVED = {
-    "--types": "Create the index with the types of its fields before the load: columns get the types of the mapping "
-    "(docs/commands/ingest.md, Where documents come from).",
-    "--profile": _CONFIGURATION_REMEDY,
-    "--fingerprint": "Use `--ca-certs` with the CA that signed the certificate (for Elasticsearch "
-    "config/certs/http_ca.crt).",
-    "--element-type": "Vectors are stored as floats. For less memory, use `--index-type int8_hnsw`.",
-    "--dimensions": "Write `--model MODEL@N`.",
-    "--sql": _DATABASE_REMEDY,
-    "--database": _DATABASE_REMEDY,
-    "--database-file": _DATABASE_REMEDY,
-    "--oversample": "From Python, `SemanticIndex.search` takes it.",
-    "--weights": "From Python, `SemanticIndex.hybrid` takes `weights`.",
-    "--rerank-window": "From Python, `SemanticIndex.search` and `hybrid` take `window`.",
-    "--metrics": "`--log-format json` logs the counts every few seconds (docs/operations.md, Monitoring).",
-    "advise --index-type": "All index types of the engine are measured. `--sample` and `--dimensions` limit the time.",
-    "cluster --method": "It uses k-means. `es-sbert duplicates` finds groups above a cosine.",
-    "cluster --min-size": "Leave it out, and set the number of clusters with `--k`.",
-    "cluster --dry-run": "Leave `--write-field` out: `--json` and `--html` show the clusters before they are written.",
-    "distill --as": "A student with layers learns the prompts of queries and documents, a static one has none.",
-    "distill --keep-checkpoints": _CHECKPOINTS_REMEDY,
-    "train --keep-checkpoints": _CHECKPOINTS_REMEDY,
-    "duplicates --dry-run": "Leave `--write-field` out: `--json` and `--html` show the groups before they are written.",
-    "duplicates --keep": "The first text is kept: sort the file. In an index, the document with the lowest id is kept.",
-    "duplicates --method": "All pairs of up to 1 GiB of vectors are compared, a larger index is searched. With "
-    "`--num-candidates 100`, an index of any size is searched.",
-    "--max-requests": "The gateway takes 512 requests at a time. Start another one for more.",
-    "--answer-timeout": "The gateway waits an hour. Send a longer request with `wait_for_completion=false`.",
-    "--health-timeout": "A node has 3 seconds to answer each of two health requests.",
-    "--model-alias": "A model is served under the name of its folder: rename the folder as clients name the model.",
-    "fetch --pooling": "The weights of ONNX files are not read any more: use the model from which the file was made.",
-    "fetch --prompt": "Write them into config_sentence_transformers.json of a copy of the folder, and register that: "
-    "`es-sbert model add FOLDER`.",
-    "model tune": "The kind of processor decides which variant runs. `es-sbert encode` with `--runtime`, `--precision` "
-    "and `--threads` shows the speed of others.",
-    "evaluate --scores": "In Python, `es_sbert.evaluate_model` and `evaluate_index` return a report that has the "
-    "scores of each query in `report.rows`.",
-    "index remove": "Copy the index with `POST _reindex`, without the vector fields and `_meta.es_sbert` "
-    "(docs/commands/index.md, Take the vectors out).",
-}
-
-
 def refuse_configuration_file() -> None:
     """Refuse the configuration file of earlier versions and its profiles: a command would use another engine or model.
 
@@ -115,7 +62,11 @@ def refuse_configuration_file() -> None:
     if found:
         raise UsageError(
             f"there are no configuration file and no profiles any more, but {' and '.join(found)}",
-            f"{_CONFIGURATION_REMEDY} Then remove the file and unset the variables that are named here.",
+            "Set ES_SBERT_URL, ES_SBERT_USERNAME, ES_SBERT_PASSWORD_FILE, ES_SBERT_API_KEY_FILE, ES_SBERT_TOKEN_FILE, "
+            "ES_SBERT_CA_CERTS, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
+            "cluster (`set -a; . ./production.env`). Load it for commands on that cluster alone: credentials of the "
+            "environment are sent to any address in `--url`. Write paths in full: those of the old file were relative "
+            "to it. Then remove the file and unset the variables that are named here.",
         )
 
 
@@ -240,26 +191,13 @@ def cli() -> None:
     """Semantic search over an Elasticsearch or OpenSearch index."""
 
 
-def _run(args: list[str] | None) -> Any:
-    """Run a command; an option or a command of earlier versions is a `UsageError` with the way out."""
-    try:
-        return cli.main(args, standalone_mode=False)
-    except (click.exceptions.NoSuchOption, click.exceptions.NoSuchCommand) as error:
-        name = error.option_name if isinstance(error, click.exceptions.NoSuchOption) else error.command_name
-        of_command = f"{error.ctx.info_name if error.ctx else ''} {name}"
-        found = of_command if of_command in _REMOVED else name
-        if found not in _REMOVED:
-            raise
-        raise UsageError(f"there is no {found} any more", _REMOVED[found]) from error
-
-
 def main(args: list[str] | None = None) -> None:
     """Run the command line. An expected error is printed as two lines on stderr, with exit code 2."""
     collect_garbage_less_often()
     prepare_streams()
     configure_logging()
     try:
-        result = _run(args)
+        result = cli.main(args, standalone_mode=False)
     except EsSbertError as error:
         log_error(error)
         sys.exit(2)

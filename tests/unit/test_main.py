@@ -40,27 +40,6 @@ def test_a_shell_completes_commands_and_options(words: str, completed: set[str])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "removed", "way_out"),
-    [
-        (["--profile=production", "search", "docs", "text"], "--profile", "Set ES_SBERT_URL"),
-        (["index", "show", "docs", "--profile", "production"], "--profile", "Set ES_SBERT_URL"),
-        (["ingest", "--dimensions", "128", "--index", "docs", "docs.jsonl"], "--dimensions", "`--model MODEL@N`"),
-        (["ingest", "--index", "docs", "--sql", "SELECT 1"], "--sql", "docs/sources.md"),
-        (["model", "fetch", "bge", "--prompt", "query", "q: "], "fetch --prompt", "es-sbert model add FOLDER"),
-        (["model", "tune"], "model tune", "es-sbert encode"),
-        (["index", "remove", "docs"], "index remove", "docs/commands/index.md"),
-        (["search", "--index", "docs", "x", "--hybrid", "--weights", "2:1"], "--weights", "`SemanticIndex.hybrid`"),
-    ],
-)
-def test_options_and_commands_of_earlier_versions_are_refused_with_the_way_out(
-    arguments: list[str], removed: str, way_out: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = refusal(arguments, capsys)
-    assert f"there is no {removed} any more" in shown
-    assert way_out in shown
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("serach", "Did you mean 'search'"),
