@@ -65,14 +65,15 @@ def duplicates(files: tuple[str, ...], min_cosine: float, **options: Any) -> int
         begin = time.perf_counter()
         if _uses_knn(options):
             found = _search_by_knn(min_cosine, fields, options)
-            texts, groups = found.texts, found.groups
-            done = f"{found.compared:,}, found by kNN"
+            texts, groups, compared = found.texts, found.groups, found.compared
+            done = f"{compared:,}, found by kNN"
         else:
             texts = analysis.read_texts(files, options, fields)
             groups = duplicate_groups(texts.vectors, min_cosine, starts=texts.starts)
-            done = f"{len(texts):,},"
+            compared = len(texts)
+            done = f"{compared:,},"
         seconds = time.perf_counter() - begin
-        analysis.write_output(_findings(groups, texts, min_cosine), files, options)
+        analysis.write_output(_findings(groups, texts, min_cosine, compared), files, options)
         extra = pluralize(sum(len(group.members) - 1 for group in groups), "near-duplicate")
         log_message(f"{extra} of {pluralize(len(groups), 'text')} among {done} in {seconds:.1f} s")
         kept = {one: texts.ids[group.kept] for group in groups for one in group.members}
@@ -122,11 +123,14 @@ def _search_by_knn(min_cosine: float, fields: Sequence[str], options: dict[str, 
     return found
 
 
-def _findings(found: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float) -> analysis.Findings:
+def _findings(
+    found: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float, compared: int
+) -> analysis.Findings:
     from es_sbert.analysis.html_report import ReportGroup
 
+    removable = sum(len(group.members) - 1 for group in found)
     facts = [
-        ("removable texts", f"{sum(len(group.members) - 1 for group in found):,}"),
+        ("removable texts", f"{removable:,} ({removable / compared:.0%})"),
         ("groups", f"{len(found):,}"), ("minimum cosine", f"{min_cosine:g}"),
     ]  # fmt: skip
     groups = [

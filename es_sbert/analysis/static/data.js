@@ -43,8 +43,9 @@ groups.forEach(({ members }, number) => {
   for (const text of members) if (groupOf[text] === -1) groupOf[text] = number;
 });
 
-// The largest groups have a color each. Others take the color whose groups are the farthest, and its next shape. Pairs share one color.
-const COLORS = 10;
+// Groups take the color whose groups, and those with a similar color, are the farthest; after each round of colors, its next shape. Pairs share one color.
+const SIMILAR = [0, 1, 2, 3, 3, 0, 1, 2, 1, 0]; // family of each color: blue, brown, green, purple
+const COLORS = SIMILAR.length;
 const SHAPES = 4; // disc, square, triangle, diamond
 const NO_GROUP = 0;
 const FIRST_COLOR = 1;
@@ -59,13 +60,16 @@ const farthest = (group, others) => {
   const room = Array.from({ length: COLORS }, (_, color) => (round.some((other) => colorOf(classOfGroup[other]) === FIRST_COLOR + color) ? -1 : Infinity));
   const [right, down] = [mean(x, group), mean(y, group)];
   for (const other of others) {
-    const color = colorOf(classOfGroup[other]) - FIRST_COLOR;
-    room[color] = Math.min(room[color], Math.hypot(right - mean(x, other), down - mean(y, other)));
+    const taken = colorOf(classOfGroup[other]) - FIRST_COLOR;
+    const apart = Math.hypot(right - mean(x, other), down - mean(y, other));
+    SIMILAR.forEach((family, color) => {
+      if (family === SIMILAR[taken]) room[color] = Math.min(room[color], color === taken ? apart : 1.5 * apart);
+    });
   }
   return room.indexOf(Math.max(...room));
 };
 if (!isPairs) bySize.forEach((group, place) => {
-  const color = place < COLORS || place >= 200 ? place % COLORS : farthest(group, bySize.slice(0, place)); // many groups are small
+  const color = place >= 200 ? place % COLORS : farthest(group, bySize.slice(0, place)); // many groups are small
   classOfGroup[group] = FIRST_COLOR + color + COLORS * (Math.floor(place / COLORS) % SHAPES);
 });
 const classOf = Uint8Array.from(groupOf, (group) => (group === -1 ? NO_GROUP : classOfGroup[group]));

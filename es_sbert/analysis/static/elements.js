@@ -21,12 +21,13 @@ function element(name, attributes = {}, ...children) {
  */
 function growingList(list, button, { items, size, render, tell, unit }) {
   let shown = 0;
+  const following = () => (items.length - shown <= 1.2 * size ? items.length - shown : size); // no button for a few
   const grow = () => {
-    const next = items.slice(shown, shown + size).map((item, offset) => render(item, shown + offset));
+    const next = items.slice(shown, shown + following()).map((item, offset) => render(item, shown + offset));
     list.append(...next);
     shown += next.length;
     button.hidden = shown >= items.length;
-    const left = Math.min(size, items.length - shown);
+    const left = following();
     button.textContent = `Show ${numbers.format(left)} more ${left === 1 ? unit[0] : unit[1]}`;
     tell(shown, items.length);
     return next;

@@ -65,7 +65,10 @@ class TextFinder {
     this.#folded ??= texts.map((text, number) => `${folded(text)}\n${folded(ids[number])}`);
     const found = [];
     this.#folded.forEach((text, number) => { if (text.includes(needle)) found.push(number); });
-    if (isPairs) found.sort((one, two) => (groupOf[one] === -1) - (groupOf[two] === -1));
+    const counts = new Map();
+    for (const text of found) counts.set(groupOf[text], (counts.get(groupOf[text]) ?? 0) + 1);
+    const order = [(text) => (groupOf[text] === -1 ? 1 : 0), (text) => (isPairs ? 0 : -counts.get(groupOf[text])), (text) => (isPairs ? 0 : groupOf[text]), (text) => (isKept(text) ? 0 : 1)];
+    found.sort((one, two) => order.map((part) => part(one) - part(two)).find((way) => way !== 0) ?? 0);
     const count = groupsWith(found);
     const words = `${numbers.format(found.length)} of ${counted(textCount, "text", "texts")} found`;
     const where = count > 0 ? `in ${counted(count, ...GROUP_UNIT)}` : "";
@@ -88,7 +91,7 @@ class TextFinder {
         const unit = there < found.length ? ["different text", "different texts"] : ["text", "texts"];
         const all = there < found.length ? "Identical texts are together." : "";
         if (there === 0) byId("found-note").textContent = "No text or id contains this.";
-        else byId("found-note").textContent = shown < there ? `The first ${numbers.format(shown)} of ${counted(there, ...unit)}${isPairs ? "" : ", in the order of the source"}.` : all;
+        else byId("found-note").textContent = shown < there ? `The first ${numbers.format(shown)} of ${counted(there, ...unit)}${isPairs ? "" : `, by ${kind.one}`}.` : all;
       },
     });
     this.changed(found);
@@ -98,7 +101,7 @@ class TextFinder {
   }
 
   #item(own, needle) {
-    const keptOne = own.find((each) => groupOf[each] !== -1 && groups[groupOf[each]].kept === each);
+    const keptOne = own.find(isKept);
     const text = isPairs ? own[0] : keptOne ?? own[0];
     const copies = own.filter((each) => each !== text);
     const words = fateOf(text) === "" ? counted(copies.length, "identical text", "identical texts") : removableCopies(copies);
@@ -108,7 +111,7 @@ class TextFinder {
       "li",
       {},
       excerpt,
-      element("div", { class: "facts" }, fateOf(text), idOf(text, excerpt.textContent), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies, words)),
+      element("div", { class: "facts" }, fateOf(text), idOf(text, excerpt.textContent), ownCosine(text), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies, words)),
     );
   }
 }

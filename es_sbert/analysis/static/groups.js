@@ -126,8 +126,8 @@ class GroupList {
     item.hidden = count === 0;
     if (isPairs) return count;
     const [words, bar] = item.querySelector(".figures").children;
-    const figures = this.#found !== null ? `${numbers.format(count)} of ${counted(size, "text", "texts")}` : isClusters ? counted(size, "text", "texts") : isOneText(number) ? figuresOf(number) : `${counted(size, "text", "texts")}, lowest ${cosine.toFixed(DECIMALS)}`;
-    words.textContent = `${isClusters ? "" : `${headingOf(number)} · `}${figures}`;
+    const figures = this.#found !== null ? `${numbers.format(count)} of ${counted(size, "text", "texts")}` : isClusters ? counted(size, "text", "texts") : isOneText(number) ? figuresOf(number) : `${counted(size, "text", "texts")}, lowest ${cosine.toFixed(DECIMALS)}${isChain(number) ? " (linked)" : ""}`;
+    words.replaceChildren(...(isClusters ? [] : [element("strong", {}, headingOf(number)), " · "]), figures);
     if (isClusters) bar.hidden = this.#found !== null; // it compares sizes
     return count;
   }
@@ -192,7 +192,7 @@ function showDetails(number, go) {
     render: (each) => overviewOf(each, go),
     tell: (shown) => {
       if (groups.length === 0) say(`No ${kind.many} were found.`, false);
-      else say(`${numbers.format(shown)} of ${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : isClusters ? `, the ${OVERVIEW_ROWS} most typical texts of each` : ", each with its least similar texts"}.`);
+      else say(`${shown < report.total.groups ? `${numbers.format(shown)} of ` : ""}${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : isClusters ? `, the ${OVERVIEW_ROWS} most typical texts of each` : ", each with its least similar texts"}.`);
     },
   });
 }
@@ -214,10 +214,11 @@ function overviewOf(number, go) {
   );
 }
 
-/** Show the legend of the map: the texts in no group, which no list holds. The list of groups shows the other colors. */
+/** Show the legend of the map: numbers, and the texts in no group, which no list holds. The list of groups shows the other colors. */
 function showLegend(goToUngrouped) {
   const left = report.total.texts - report.total.grouped;
-  if (left > 0) byId("legend").replaceChildren(element("li", {}, element(
+  if (!isClusters && groups.length > 0) byId("legend").append(element("li", {}, "Numbers: groups"));
+  if (left > 0) byId("legend").append(element("li", {}, element(
     "button",
     { type: "button", class: "link", click: goToUngrouped },
     swatchOf(NO_GROUP),

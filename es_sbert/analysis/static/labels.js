@@ -28,10 +28,8 @@ if (isClusters) {
 /** The names of groups at one place as labels of a map of this width, the longest first: keywords of a cluster, or numbers. */
 function labelsOf(together, width, isWhole) {
   const [group] = together;
-  if (!isClusters) {
-    const all = `${together.slice(0, MOST_NUMBERS).map((each) => numbers.format(each + 1)).join(", ")}${together.length > MOST_NUMBERS ? ", …" : ""}`;
-    return [...(isWhole && width < 600 ? [] : [`${together.length === 1 ? "Group" : "Groups"} ${all}`]), ...(isWhole ? [all] : [])];
-  }
+  if (!isClusters && !isWhole) return [headingOf(group)];
+  if (!isClusters) return [`${together.slice(0, MOST_NUMBERS).map((each) => numbers.format(each + 1)).join(", ")}${together.length > MOST_NUMBERS ? ", …" : ""}`];
   const short = beginning(keywords.get(group), NARROW_LABEL);
   return width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
 }

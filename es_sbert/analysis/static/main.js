@@ -65,7 +65,7 @@ function showFacts() {
   ];
   byId("notes").replaceChildren(...notes.filter(Boolean).map((note) => element("li", {}, note)));
   byId("map-label").textContent = `Map of ${counted(textCount, "text", "texts")}`;
-  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by t-SNE of their embeddings: neighbors are similar texts, a larger point is several identical texts.${isClusters ? "" : " Numbers are those of the groups."} Far distances mean little.`;
+  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by t-SNE of their embeddings: neighbors are similar texts, a larger point is several identical texts. Far distances mean little.`;
 }
 
 /** The end of the page: how many of the shown texts are shortened, and the program that made the page. */

@@ -221,7 +221,7 @@ class TextMap {
     if (selected !== -1) {
       const isZoomed = this.#passing === null && this.#view.scale > 1.2 * this.#whole;
       const neighbors = isZoomed || this.#passing !== null ? labels.filter(({ group }) => group !== selected) : [];
-      labels = isZoomed ? [] : labels.filter(({ group, words }) => group === selected && (isClusters || words === headingOf(group))); // where it was before
+      labels = isZoomed ? [] : labels.filter(({ group }) => group === selected && isClusters); // where it was before
       if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], texts, false);
       const isOnSelected = (box) => texts.some((text) => overlaps(box, boxAround(this.#at(text), radius)));
       labels.push(...neighbors.filter((other) => !labels.some((label) => overlaps(label, other)) && !isOnSelected(other)));

@@ -15,11 +15,16 @@ function idOf(text, shown = texts[text]) {
   return element("bdi", { class: "id" }, breakable(beginning(id, 200)));
 }
 
+const isKept = (text) => groupOf[text] !== -1 && groups[groupOf[text]].kept === text;
+
 /** Whether a text is kept or may be removed; empty for kinds other than near-duplicates, and for texts in no group. */
 function fateOf(text) {
   if (isClusters || isPairs || groupOf[text] === -1) return "";
-  return element("span", { class: "who" }, groups[groupOf[text]].kept === text ? "Kept" : "Removable");
+  return element("span", { class: "who" }, isKept(text) ? "Kept" : "Removable");
 }
+
+/** The cosine of a removable text with the kept one; empty for others. */
+const ownCosine = (text) => (fateOf(text) === "" || isKept(text) ? "" : cosineOf(groups[groupOf[text]].cosines[groups[groupOf[text]].members.indexOf(text)]));
 
 /** A disclosure with the ids of the copies of a text; null if there are none. */
 const copiesOf = (own, words = counted(own.length, "more identical text", "more identical texts")) => (own.length === 0 ? null : element(
@@ -46,9 +51,9 @@ function rowsOf(number) {
   const { members, cosines, kept, marks } = groups[number];
   const places = members.map((_, place) => place);
   if (isClusters) return byText(places, (place) => members[place]);
-  const isKept = (place) => members[place] === kept || (marks[place] === null && texts[kept] !== "" && texts[members[place]] === texts[kept]);
-  const others = places.filter((place) => !isKept(place)).sort((one, two) => cosines[one] - cosines[two]);
-  const copies = places.filter((place) => isKept(place) && members[place] !== kept);
+  const isSame = (place) => members[place] === kept || (marks[place] === null && texts[kept] !== "" && texts[members[place]] === texts[kept]);
+  const others = places.filter((place) => !isSame(place)).sort((one, two) => cosines[one] - cosines[two]);
+  const copies = places.filter((place) => isSame(place) && members[place] !== kept);
   const rows = byText(others, (place) => members[place]);
   return isPairs && copies.length === 0 && rows.length > 0 ? rows : [[members.indexOf(kept), ...copies], ...rows];
 }
@@ -105,11 +110,14 @@ function pairOf(kept, own, marks) {
 
 const [, minimum] = report.facts.find(([name]) => name === "minimum cosine") ?? [];
 
+/** Whether near-duplicates of a group are linked with its kept text through others only. */
+const isChain = (number) => report.kind === "duplicates" && groups[number].cosine < Number(minimum);
+
 /** The figures of a group below its heading: of a pair its cosine and the number of differences. */
 function factsOf(number) {
   const { marks, cosine } = groups[number];
   const other = isPairs ? marks.findIndex((each) => each !== null) : -1;
-  const chain = report.kind === "duplicates" && cosine < Number(minimum) ? ` (below ${minimum}: linked through other texts)` : "";
+  const chain = isChain(number) ? ` (below ${minimum}: linked through other texts)` : "";
   const facts = [`${figuresOf(number)}${chain}`, other === -1 ? "" : differencesOf(marks[other])].filter(Boolean).join(", ");
   return `${facts[0].toUpperCase()}${facts.slice(1)}`;
 }
