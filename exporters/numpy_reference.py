@@ -94,7 +94,7 @@ def reference_batch_size(max_tokens: int) -> int:
 def _torch_reference(model: SentenceModel) -> Reference:
     from sentence_transformers import SentenceTransformer
 
-    from es_sbert.networks.siamese_encoder import quiet_transformers
+    from es_sbert.runtime.siamese_encoder import quiet_transformers
 
     # Silence progress bars and reports, which would mix with a command's own log.
     with quiet_transformers():

@@ -38,11 +38,11 @@ from es_sbert.exporters.pooling import TOKEN_VECTORS, finish_padded_graph, pool_
 from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.static_quantization import equal_length_batches, sample_texts
 from es_sbert.exporters.transformer_weights import Floats
-from es_sbert.networks.siamese_encoder import TokenTypes, quiet_transformers, takes_token_types
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.inference_pool import compile_model
 from es_sbert.runtime.onnx_session import OnnxCudaModel, open_session
+from es_sbert.runtime.siamese_encoder import TokenTypes, quiet_transformers, takes_token_types
 from es_sbert.runtime.tokenizer import PairTokenizer, load_model_tokenizer
 
 # Warnings that the exporter gives for every graph. The parity check finds out whether values wrongly became constants.

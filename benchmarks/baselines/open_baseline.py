@@ -67,7 +67,7 @@ def open_baseline(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScor
 def open_network(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScorer:
     """Open a model of es-sbert as the torch network that was trained, not as its ONNX export."""
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder
-    from es_sbert.networks.siamese_encoder import open_siamese_encoder
+    from es_sbert.runtime.siamese_encoder import open_siamese_encoder
     from es_sbert.training.example_augmentation import TorchPairScorer
 
     folder = resolve_model(spec)

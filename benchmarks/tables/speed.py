@@ -77,7 +77,7 @@ def _embed(model: SentenceEmbedder, texts: Sequence[str], unsorted: bool) -> Non
         return
     import torch
 
-    from es_sbert.networks.siamese_encoder import SiameseEncoder, eval_mode
+    from es_sbert.runtime.siamese_encoder import SiameseEncoder, eval_mode
 
     assert isinstance(model, SiameseEncoder)
     rows = model.tokenize(texts)

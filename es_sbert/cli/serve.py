@@ -163,7 +163,7 @@ def serve(**options: Any) -> int:
     require_extra("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
     from es_sbert.engines.detection import check_nodes
     from es_sbert.gateway.admission import raise_open_file_limit
-    from es_sbert.gateway.server import (
+    from es_sbert.gateway.server.uvicorn_server import (
         bind_socket,
         create_server,
         freeze_objects,

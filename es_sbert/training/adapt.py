@@ -42,13 +42,7 @@ from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
 from es_sbert.messages import pluralize, setting
 from es_sbert.settings import AdaptOptions, AdaptSettings, no_report
-from es_sbert.training.adapt_plan import (
-    AdaptInputs,
-    AdaptPlan,
-    first_passages,
-    make_plan,
-    training_recipe,
-)
+from es_sbert.training.adapt_plan import AdaptInputs, AdaptPlan, first_passages, make_plan, training_recipe
 from es_sbert.training.example_augmentation import choose_negatives, normalized_text, relevant_rows
 from es_sbert.training.pair_corpus import (
     FieldChoice,

@@ -26,7 +26,7 @@ from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields
 from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate, mapping_field_names
 from es_sbert.messages import pluralize, setting
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.runtime.siamese_encoder import open_siamese_encoder
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from es_sbert.settings import AdaptSettings
 from es_sbert.training.pair_corpus import FieldChoice, document_text, sentence_problem

@@ -17,7 +17,7 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Dense, Normalize, Pooling
 from es_sbert.encoder.static_model import static_model_folder
 from es_sbert.errors import RecipeInvalid, UnsupportedArchitecture, UsageError
-from es_sbert.networks.siamese_encoder import (
+from es_sbert.runtime.siamese_encoder import (
     DenseLayer,
     SiameseEncoder,
     TokenTable,

@@ -29,7 +29,7 @@ from es_sbert.errors import BundleInvalid, SourceError, UnsupportedSetting
 from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.filesystem import open_output
 from es_sbert.messages import pluralize
-from es_sbert.networks.siamese_encoder import load_pretrained, open_siamese_encoder, quiet_transformers
+from es_sbert.runtime.siamese_encoder import load_pretrained, open_siamese_encoder, quiet_transformers
 from es_sbert.runtime.tokenizer import ModelTokenizer
 from es_sbert.training.recipe import (
     HardNegativesSpec,

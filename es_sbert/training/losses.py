@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.networks.siamese_encoder import normalize_vectors
+from es_sbert.runtime.siamese_encoder import normalize_vectors
 from es_sbert.training import recipe as settings
 from es_sbert.training.recipe import ObjectiveSpec, PairFeature, TripletDistance
 from es_sbert.training.training_examples import ExampleSchema, LabelKind

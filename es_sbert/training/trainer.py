@@ -28,7 +28,7 @@ from es_sbert.evaluation.pair_metrics import (
     triplet_accuracy,
     unit_rows,
 )
-from es_sbert.networks.siamese_encoder import eval_mode
+from es_sbert.runtime.siamese_encoder import eval_mode
 from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import check_dimensions

@@ -54,7 +54,7 @@ def test_image_has_the_default_model_and_no_torch(run: Run) -> None:
     code = (
         "from importlib.metadata import distributions\n"
         "print(*(each.name for each in distributions() if each.name.startswith('onnxruntime')))\n"
-        "import onnxruntime, uvicorn, es_sbert.gateway.app; import torch\n"
+        "import onnxruntime, uvicorn, es_sbert.gateway.server.app; import torch\n"
     )
     imports = run("--entrypoint", "python", "--", "-c", code)
     assert imports.stdout == "onnxruntime\n"

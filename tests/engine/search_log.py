@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.search_log import SearchLog
+from es_sbert.gateway.search.search_log import SearchLog
 from es_sbert.gateway.settings import SearchLogSettings
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.admission import ConnectionLimiter
-from es_sbert.gateway.server import create_server, limited_protocol
+from es_sbert.gateway.server.uvicorn_server import create_server, limited_protocol
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, ModelSettings, SemanticSettings
 
 # Generous: a server that has not started by then never will.

@@ -17,7 +17,7 @@ import yaml
 
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.server import SHUTDOWN_SECONDS
+from es_sbert.gateway.server.uvicorn_server import SHUTDOWN_SECONDS
 from es_sbert.gateway.settings import DEFAULT_PORT, SearchLogSettings
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 from tests.docs import help_text

@@ -18,7 +18,7 @@ import es_sbert.mappings
 ROOT = Path(__file__).parents[2]
 
 # Modules that need torch (extra `train`); ingest, search and everything below them never do.
-_TORCH = ("es_sbert.exporters.tracing", "es_sbert.networks.", "es_sbert.training.")
+_TORCH = ("es_sbert.exporters.tracing", "es_sbert.runtime.siamese_encoder", "es_sbert.training.")
 # Recipes can be read without torch.
 _LIGHT = ("es_sbert.training.recipe",)
 
@@ -103,7 +103,7 @@ def imported() -> dict[str, Any]:
 @pytest.mark.train
 def test_every_module_can_be_imported(imported: dict[str, Any]) -> None:
     """Without the modules of Python that only Unix-like systems have, but for what starts servers."""
-    assert {"es_sbert.ingest.load", "es_sbert.gateway.app", "es_sbert.exporters.export_bundle"} <= set(_ALL)
+    assert {"es_sbert.ingest.load", "es_sbert.gateway.server.app", "es_sbert.exporters.export_bundle"} <= set(_ALL)
     assert imported["failed"] == {}
 
 

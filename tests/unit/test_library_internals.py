@@ -9,12 +9,12 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from es_sbert.errors import UsageError
-from es_sbert.gateway.server import TESTED_UVICORN, DrainingServer, LimitedHttpProtocol, check_uvicorn
+from es_sbert.gateway.server.uvicorn_server import TESTED_UVICORN, DrainingServer, LimitedHttpProtocol, check_uvicorn
 from tests.raised import raises_as_recorded
 from tests.unit.test_packaging import ROOT
 
 # Private names of others, by module. Each of these modules says in its docstring why there is no other way.
-_PRIVATE = {"es_sbert/gateway/server.py": {"_unset_keepalive_if_required"}}
+_PRIVATE = {"es_sbert/gateway/server/uvicorn_server.py": {"_unset_keepalive_if_required"}}
 # Python documents these: `os._exit`, members of named tuples.
 _DOCUMENTED = {"_exit", "_asdict", "_fields", "_replace"}
 

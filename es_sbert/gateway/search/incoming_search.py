@@ -24,7 +24,7 @@ from es_sbert.gateway.incoming_request import (
 )
 from es_sbert.gateway.index_lookup import IndexExpression
 from es_sbert.gateway.search.compound_queries import BOOL_CLAUSES, query_type_and_body
-from es_sbert.gateway.search_log import SearchTrace
+from es_sbert.gateway.search.search_log import SearchTrace
 from es_sbert.gateway.settings import MIB, Limits
 from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream
 

@@ -33,12 +33,7 @@ from es_sbert.gateway.search.compound_queries import (
 )
 from es_sbert.gateway.search.hybrid_queries import ANY_CLAUSE, FullText, HybridDetector
 from es_sbert.gateway.search.incoming_search import sorts_by_score
-from es_sbert.gateway.search.knn_clauses import (
-    Placeholder,
-    QueryPlaceholder,
-    SectionPlaceholder,
-    query_without_vector,
-)
+from es_sbert.gateway.search.knn_clauses import Placeholder, QueryPlaceholder, SectionPlaceholder, query_without_vector
 from es_sbert.gateway.search.semantic_query import (
     BOOST_SUFFIX,
     SemanticQuery,

@@ -33,13 +33,7 @@ from es_sbert.gateway.forward import (
     forward,
     send_response,
 )
-from es_sbert.gateway.incoming_request import (
-    Headers,
-    IncomingRequest,
-    UnreadableJson,
-    parse_object,
-    write_object,
-)
+from es_sbert.gateway.incoming_request import Headers, IncomingRequest, UnreadableJson, parse_object, write_object
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, hide_in_bodies, must_parse
 from es_sbert.gateway.search.incoming_search import (
     ReceivedRequest,
@@ -51,8 +45,8 @@ from es_sbert.gateway.search.incoming_search import (
     query_parameters,
     render_template,
 )
+from es_sbert.gateway.search.search_log import SearchRecorder, SearchTrace, read_trace
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
-from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
 from es_sbert.gateway.upstream import Upstream
 
 _TEMPLATES = frozenset({EngineApi.SEARCH_TEMPLATE, EngineApi.MULTI_SEARCH_TEMPLATE})

@@ -47,8 +47,8 @@ from es_sbert.gateway.search.knn_clauses import (
     exceeding_k,
 )
 from es_sbert.gateway.search.query_finder import QueryFinder, strip_extensions
+from es_sbert.gateway.search.search_log import SearchTrace
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
-from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.upstream import Upstream
 from es_sbert.index.document_vectors import to_float_list

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import pytest
 
-from es_sbert.gateway.server import MAX_HEAD_BYTES
+from es_sbert.gateway.server.uvicorn_server import MAX_HEAD_BYTES
 from tests.gateway.echo import OK, Echo, Received
 from tests.gateway.recorded import Request
 from tests.gateway.security.conftest import JSON, MOST_BYTES, MOST_REQUESTS, assert_error, status_of

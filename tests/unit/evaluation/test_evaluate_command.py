@@ -14,7 +14,7 @@ from es_sbert.errors import UsageError
 from es_sbert.evaluation import evaluate_model
 from es_sbert.evaluation.evaluated_models import open_model
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.runtime.siamese_encoder import open_siamese_encoder
 from tests.raised import raises
 from tests.tiny import write_tiny_bert
 from tests.unit.evaluation.support import write_collection

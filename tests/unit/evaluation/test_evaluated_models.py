@@ -14,7 +14,7 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.errors import UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, close_model, open_model
 from es_sbert.exporters.export_bundle import export_reranker
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.runtime.siamese_encoder import open_siamese_encoder
 from tests.raised import raises_as_recorded
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_cross_encoder

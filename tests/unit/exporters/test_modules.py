@@ -23,7 +23,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from es_sbert.bundle.modules import ACTIVATION_CLASSES
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.runtime.siamese_encoder import open_siamese_encoder
 from tests.raised import raises_as_recorded
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.exporters.comparison import check, edit, numpy_vectors, our_vectors, their_vectors

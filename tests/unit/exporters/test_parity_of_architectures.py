@@ -21,8 +21,8 @@ from es_sbert.exporters.numpy_reference import choose_reference
 from es_sbert.exporters.parity import normalize_rows, parity_sentences
 from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import Floats
-from es_sbert.networks.siamese_encoder import load_transformer
 from es_sbert.runtime.batching import pad, plan_batches
+from es_sbert.runtime.siamese_encoder import load_transformer
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from tests.unit.checkpoints import ARCHITECTURES, ROTARY_ARCHITECTURES, mostly_long, write_checkpoint
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import serialization
 
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.admission import ConnectionLimiter
-from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.incoming_request import IncomingRequest, parse_object
+from es_sbert.gateway.server.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 
 SCOPE: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_tls_key_with_a_password_is_refused_without_asking_for_it(tmp_path: Path
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     (tmp_path / "key.pem").write_bytes(key.private_bytes(*form, locked))
     code = (
-        "from es_sbert.config import EngineSettings; from es_sbert.gateway.server import create_server; "
+        "from es_sbert.config import EngineSettings; from es_sbert.gateway.server.uvicorn_server import create_server; "
         "from es_sbert.gateway.settings import GatewaySettings, ListenSettings; "
         "listen = ListenSettings(certificate='cert.pem', key='key.pem'); "
         "create_server(GatewaySettings(upstream=EngineSettings(url='http://127.0.0.1:9'), listen=listen))"

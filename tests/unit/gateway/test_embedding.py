@@ -22,7 +22,7 @@ from es_sbert.encoder.text_pipeline import EncodeResult
 from es_sbert.errors import ModelError, Overloaded, UsageError
 from es_sbert.gateway.embedder import BatchingEmbedder, QueuedRequest, VectorCache, next_batch
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.openai_api import exception_response, parse_embeddings_request
+from es_sbert.gateway.server.openai_api import exception_response, parse_embeddings_request
 from es_sbert.gateway.settings import Limits
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from tests.event_loop import in_event_loop

@@ -22,7 +22,7 @@ from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_handler import MsearchEntry, SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import check_unsupported, embedded_queries
-from es_sbert.gateway.search_page import PageApi
+from es_sbert.gateway.server.search_page import PageApi
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from es_sbert.gateway.upstream import Upstream
 from tests.raised import raises_as_recorded

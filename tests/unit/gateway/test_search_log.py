@@ -17,8 +17,8 @@ import orjson
 import pytest
 
 from es_sbert.engines.rest import Json
+from es_sbert.gateway.search.search_log import SearchLog, SearchRecorder, SearchTrace, read_trace
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
-from es_sbert.gateway.search_log import SearchLog, SearchRecorder, SearchTrace, read_trace
 from es_sbert.gateway.settings import SearchLogSettings
 from es_sbert.index.vector_field import VectorField
 from es_sbert.search.search_scope import SearchScope
@@ -123,7 +123,7 @@ def test_error_costs_its_records_and_no_line_is_joined_to_a_broken_one(
             raise OSError(28, "No space left on device")
         return write(descriptor, data[: len(data) - 50])
 
-    monkeypatch.setattr("es_sbert.gateway.search_log.os.write", half)
+    monkeypatch.setattr("es_sbert.gateway.search.search_log.os.write", half)
     log = SearchLog(settings(path))
     log.start()
     log.record(search(0))

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from starlette.applications import Starlette
 
-from es_sbert.gateway.search_page import (
+from es_sbert.gateway.server.search_page import (
     CONTENT_TYPES,
     facet_fields,
     list_searchable_indices,

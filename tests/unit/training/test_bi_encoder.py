@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.runtime.siamese_encoder import open_siamese_encoder
 from es_sbert.training import bi_encoder_task
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import Objective, build_objective

@@ -20,7 +20,7 @@ from es_sbert.cli.train import train_summary
 from es_sbert.errors import OutOfMemory, SourceError
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.runtime.siamese_encoder import open_siamese_encoder
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.run_folder import RunFolder
 from es_sbert.training.training_run import TrainingResult

@@ -7,11 +7,11 @@ import torch
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import UnsupportedArchitecture
-from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
+from es_sbert.runtime.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.bi_encoder_task import evenly_spaced_layers, remove_layers
 from tests.raised import raises_as_recorded
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
-from tests.unit.networks.test_siamese_encoder_folder import TEXTS, both
+from tests.unit.runtime.test_siamese_encoder_folder import TEXTS, both
 
 
 def test_layers_are_evenly_spaced_and_the_last_is_kept() -> None:

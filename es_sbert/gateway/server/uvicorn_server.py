@@ -31,8 +31,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.admission import HEALTH_PATHS, ConnectionLimiter
-from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.errors import engine_error, error_body, http_status
+from es_sbert.gateway.server.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, ListenSettings
 from es_sbert.installation import install_command
 from es_sbert.messages import log_event, setting, shorten

@@ -30,10 +30,7 @@ from es_sbert.errors import UsageError
 from es_sbert.filesystem import STDOUT_PATH
 from es_sbert.gateway.incoming_request import UnreadableJson, parse_object
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
-from es_sbert.gateway.settings import (
-    DEFAULT_SEARCH_LOG_INDEX,
-    SearchLogSettings,
-)
+from es_sbert.gateway.settings import DEFAULT_SEARCH_LOG_INDEX, SearchLogSettings
 from es_sbert.messages import be, log_event, pluralize
 
 # Lines that are written at once.

@@ -38,11 +38,7 @@ from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from es_sbert.gateway.upstream import Upstream, UpstreamReply
-from es_sbert.index.mapping import (
-    VectorFieldMeta,
-    document_meta_field,
-    vector_fields,
-)
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.io.html_text import HIDDEN, SEPARATING
 from es_sbert.io.text_language import stop_words

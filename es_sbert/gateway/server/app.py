@@ -45,14 +45,14 @@ from es_sbert.gateway.incoming_request import DrainableReceive, IncomingRequest
 from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.openai_api import OpenAIApi
 from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import requested_mode
 from es_sbert.gateway.search.search_handler import SearchHandler
+from es_sbert.gateway.search.search_log import SearchLog, SearchRecorder
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import check_unsupported
-from es_sbert.gateway.search_log import SearchLog, SearchRecorder
-from es_sbert.gateway.search_page import PageApi, ui_routes
+from es_sbert.gateway.server.openai_api import OpenAIApi
+from es_sbert.gateway.server.search_page import PageApi, ui_routes
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.upstream import Upstream
 from es_sbert.gateway.writes.missing_vectors import UnreadReason

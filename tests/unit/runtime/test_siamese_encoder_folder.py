@@ -12,7 +12,7 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid, ModelError
-from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
+from es_sbert.runtime.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.bi_encoder_task import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
 from tests.raised import raises_as_recorded
