@@ -65,10 +65,8 @@ class TextFinder {
     this.#folded ??= texts.map((text, number) => `${folded(text)}\n${folded(ids[number])}`);
     const found = [];
     this.#folded.forEach((text, number) => { if (text.includes(needle)) found.push(number); });
-    const counts = new Map();
-    for (const text of found) counts.set(groupOf[text], (counts.get(groupOf[text]) ?? 0) + 1);
-    const order = [(text) => (groupOf[text] === -1 ? 1 : 0), (text) => (isPairs ? 0 : -counts.get(groupOf[text])), (text) => (isPairs ? 0 : groupOf[text]), (text) => (isKept(text) ? 0 : 1)];
-    found.sort((one, two) => order.map((part) => part(one) - part(two)).find((way) => way !== 0) ?? 0);
+    if (isPairs) found.sort((one, two) => (groupOf[one] === -1) - (groupOf[two] === -1));
+    else sortByGroup(found);
     const count = groupsWith(found);
     const words = `${numbers.format(found.length)} of ${counted(textCount, "text", "texts")} found`;
     const where = count > 0 ? `in ${counted(count, ...GROUP_UNIT)}` : "";
@@ -114,6 +112,16 @@ class TextFinder {
       element("div", { class: "facts" }, fateOf(text), idOf(text, excerpt.textContent), ownCosine(text), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies, words)),
     );
   }
+}
+
+/** Sort texts as the list of groups is: those of the group with the most of them first, its kept text before others; last those in none. */
+function sortByGroup(found) {
+  const counts = new Map();
+  for (const text of found) counts.set(groupOf[text], (counts.get(groupOf[text]) ?? 0) + 1);
+  const order = [...counts.keys()].sort((one, two) => (one === -1) - (two === -1) || counts.get(two) - counts.get(one) || one - two);
+  const ranks = new Map(order.map((group, rank) => [group, 2 * rank]));
+  const place = Float64Array.from(groupOf, (group, text) => (ranks.get(group) ?? 0) + (isKept(text) ? 0 : 1));
+  found.sort((one, two) => place[one] - place[two]);
 }
 
 /** Open the list of groups, which has those of the texts that were found. */
