@@ -44,8 +44,7 @@ from es_sbert.config import cache_folder
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.evaluation.beir_files import read_beir_folder
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
-from es_sbert.evaluation.exact_search import rank_in_memory
-from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, measure_queries
+from es_sbert.evaluation.ranking import MAIN_METRIC, measure_queries, rank_in_memory
 from es_sbert.evaluation.significance import paired_difference
 from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.runtime.tokenizer import SentenceTokenizer

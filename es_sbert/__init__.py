@@ -28,7 +28,8 @@ if _TYPE_CHECKING:
     )
     from es_sbert.config import EngineSettings
     from es_sbert.diagnostics.confidence_interval import ConfidenceInterval
-    from es_sbert.diagnostics.index_calibration import Calibration, CosineRecommendation, ThresholdRow, calibrate_index
+    from es_sbert.diagnostics.index_calibration import Calibration, calibrate_index
+    from es_sbert.diagnostics.min_cosine import CosineRecommendation, ThresholdRow
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.reranker import PairScores, RankedText, Reranker
     from es_sbert.encoder.text_pipeline import EncodeResult, EncoderInfo
@@ -100,7 +101,8 @@ _NAMES = {
     ),
     "es_sbert.config": "EngineSettings",
     "es_sbert.diagnostics.confidence_interval": "ConfidenceInterval",
-    "es_sbert.diagnostics.index_calibration": "Calibration CosineRecommendation ThresholdRow calibrate_index",
+    "es_sbert.diagnostics.index_calibration": "Calibration calibrate_index",
+    "es_sbert.diagnostics.min_cosine": "CosineRecommendation ThresholdRow",
     "es_sbert.encoder.encoder": "Encoder",
     "es_sbert.encoder.reranker": "PairScores RankedText Reranker",
     "es_sbert.encoder.text_pipeline": "EncodeResult EncoderInfo",

@@ -38,12 +38,7 @@ from es_sbert.bundle.bundle import (
     open_reranker_bundle,
 )
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.model_files import (
-    module_entry,
-    read_module_list,
-    write_json,
-    write_module_entries,
-)
+from es_sbert.bundle.model_files import module_entry, read_module_list, write_json, write_module_entries
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import (

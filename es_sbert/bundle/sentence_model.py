@@ -18,24 +18,11 @@ from es_sbert.bundle.cross_encoder_model import is_cross_encoder
 from es_sbert.bundle.fingerprint import compute_fingerprint, hash_tensors
 from es_sbert.bundle.known_settings import check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json, refuse_adapter
-from es_sbert.bundle.modules import (
-    STATIC,
-    Dense,
-    InputModule,
-    Normalize,
-    Pooling,
-    PromptKind,
-    VectorModule,
-)
+from es_sbert.bundle.modules import STATIC, Dense, InputModule, Normalize, Pooling, PromptKind, VectorModule
 from es_sbert.bundle.sentence_vector import plain_modules, read_modules, read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
-from es_sbert.bundle.transformer_module import (
-    TextModel,
-    hidden_width,
-    max_input_tokens,
-    read_transformer,
-)
+from es_sbert.bundle.transformer_module import TextModel, hidden_width, max_input_tokens, read_transformer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 
 # es-sbert reads models as these releases do.

@@ -12,13 +12,7 @@ from itertools import accumulate
 from typing import Generic, Protocol, TypeVar
 
 from es_sbert.batched import slice_by_size
-from es_sbert.engines.error_mapping import (
-    BLOCK_TYPES,
-    is_closed,
-    is_transient_failure,
-    response_error,
-    root_cause,
-)
+from es_sbert.engines.error_mapping import BLOCK_TYPES, is_closed, is_transient_failure, response_error, root_cause
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, EngineUnreachable, EsSbertError, RequestFailed
 

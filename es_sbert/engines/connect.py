@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
-from es_sbert.engines.clients import (
-    OpenSearchTransport,
-    TransportEngine,
-    opensearch_with_exact_json,
-    with_exact_json,
-)
+from es_sbert.engines.clients import OpenSearchTransport, TransportEngine, opensearch_with_exact_json, with_exact_json
 from es_sbert.engines.detection import detect_cluster, identify_engine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType

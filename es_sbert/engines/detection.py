@@ -15,12 +15,7 @@ from elastic_transport import ConnectionTimeout, HttpHeaders, NodeConfig, Urllib
 
 from es_sbert.engines.address import Address
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.engines.error_mapping import (
-    CREDENTIALS_REMEDY,
-    access_denied,
-    connection_error,
-    root_cause,
-)
+from es_sbert.engines.error_mapping import CREDENTIALS_REMEDY, access_denied, connection_error, root_cause
 from es_sbert.engines.rest import EngineResponse, Json
 from es_sbert.engines.retry import is_transient
 from es_sbert.errors import (

@@ -17,19 +17,8 @@ from urllib.parse import quote
 from es_sbert.engines.bulk_request import BulkItemResult
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, reading_response
 from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
-from es_sbert.engines.error_mapping import (
-    MISSING_API_STATUSES,
-    PERMANENT_TYPES,
-    response_error,
-    root_cause,
-)
-from es_sbert.engines.index_state import (
-    DEFAULT_RESULT_WINDOW,
-    IndexState,
-    SettingValue,
-    ShardState,
-    read_aliases,
-)
+from es_sbert.engines.error_mapping import MISSING_API_STATUSES, PERMANENT_TYPES, response_error, root_cause
+from es_sbert.engines.index_state import DEFAULT_RESULT_WINDOW, IndexState, SettingValue, ShardState, read_aliases
 from es_sbert.engines.rest import (
     KEEP_ALIVE,
     EngineResponse,

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import orjson
 
 from es_sbert.evaluation.beir_files import RetrievalCollection
-from es_sbert.evaluation.ranking_metrics import METRICS, Rankings, mean_scores, measure_queries
+from es_sbert.evaluation.ranking import METRICS, Rankings, mean_scores, measure_queries
 from es_sbert.evaluation.task_data import EvaluationTask
 from es_sbert.messages import pluralize
 from es_sbert.version import __version__

@@ -15,7 +15,7 @@ from es_sbert.evaluation.beir_files import RetrievalCollection, read_beir_folder
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport, retrieval_row
 from es_sbert.evaluation.judgement_files import read_judgements
-from es_sbert.evaluation.ranking_metrics import DEPTH, Rankings
+from es_sbert.evaluation.ranking import DEPTH, Rankings
 from es_sbert.evaluation.task_data import EvaluationTask
 from es_sbert.messages import pluralize
 from es_sbert.search.search_request import search_request

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.evaluation.evaluation_report import AVERAGE, EvaluationReport, ReportRow, metric_label
-from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, METRICS
+from es_sbert.evaluation.ranking import MAIN_METRIC, METRICS
 
 Doubles = NDArray[np.float64]
 

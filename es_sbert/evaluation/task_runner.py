@@ -12,7 +12,6 @@ from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, embed_columns
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow, average_row, retrieval_row
-from es_sbert.evaluation.exact_search import rank_in_memory
 from es_sbert.evaluation.pair_metrics import (
     Similarity,
     correlate,
@@ -21,6 +20,7 @@ from es_sbert.evaluation.pair_metrics import (
     sts_correlations,
     triplet_accuracy,
 )
+from es_sbert.evaluation.ranking import rank_in_memory
 from es_sbert.evaluation.task_data import EvaluationTask, TaskData, TaskTexts
 
 Vectors = NDArray[np.float32]

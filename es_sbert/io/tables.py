@@ -19,13 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError, error_summary
-from es_sbert.io.file_formats import (
-    FileFormat,
-    guess_format,
-    open_parquet,
-    parquet_batches,
-    text_chunks,
-)
+from es_sbert.io.file_formats import FileFormat, guess_format, open_parquet, parquet_batches, text_chunks
 from es_sbert.io.text_formats import (
     CorruptStream,
     ParsedRow,

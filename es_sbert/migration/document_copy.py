@@ -37,12 +37,7 @@ from es_sbert.index.document_vectors import (
     same_vectors,
     stored_value,
 )
-from es_sbert.index.mapping import (
-    VECTOR_TYPES,
-    VectorFieldMeta,
-    document_meta_field,
-    random_order_query,
-)
+from es_sbert.index.mapping import VECTOR_TYPES, VectorFieldMeta, document_meta_field, random_order_query
 from es_sbert.index.privileges import count_all_documents
 from es_sbert.index.text_template import MISSING, TextTemplate, without_fields
 from es_sbert.index.vector_field import VectorField, require_index

@@ -50,12 +50,7 @@ from es_sbert.migration.document_copy import (
     verify_copy,
     verify_counts,
 )
-from es_sbert.migration.migration_state import (
-    MigrationPhase,
-    kept_index,
-    migration_lock,
-    taken_over_error,
-)
+from es_sbert.migration.migration_state import MigrationPhase, kept_index, migration_lock, taken_over_error
 from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
 from es_sbert.settings import MigrationOptions, RetryOptions, VectorFieldName
 

@@ -31,9 +31,8 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier, without_retries
 from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
-from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.evaluation.judgement_files import LabeledQuery, read_labeled_queries
-from es_sbert.evaluation.ranking_metrics import measure_ranking
+from es_sbert.evaluation.ranking import measure_ranking, search_exact
 from es_sbert.evaluation.significance import PairedDifference, Verdict, paired_difference
 from es_sbert.filesystem import file_lock, open_output
 from es_sbert.index.document_sample import DocumentSelection, read_documents

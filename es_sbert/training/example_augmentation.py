@@ -26,7 +26,7 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, SourceError, UnsupportedSetting
-from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.evaluation.ranking import search_exact
 from es_sbert.filesystem import open_output
 from es_sbert.messages import pluralize
 from es_sbert.runtime.siamese_encoder import load_pretrained, open_siamese_encoder, quiet_transformers

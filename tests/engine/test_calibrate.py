@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_sbert.diagnostics.index_calibration import COSINE_GRID, IndexCalibrator
+from es_sbert.diagnostics.index_calibration import IndexCalibrator
+from es_sbert.diagnostics.min_cosine import COSINE_GRID
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch

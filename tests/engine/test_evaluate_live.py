@@ -15,9 +15,9 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import retrieval_row
-from es_sbert.evaluation.exact_search import rank_in_memory
 from es_sbert.evaluation.index_retrieval import evaluate_index
 from es_sbert.evaluation.judgement_files import read_judgements
+from es_sbert.evaluation.ranking import rank_in_memory
 from es_sbert.evaluation.significance import compare_reports
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import load, open_engine, write_jsonl

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.diagnostics import index_calibration
-from es_sbert.diagnostics.index_calibration import (
+from es_sbert.diagnostics import min_cosine
+from es_sbert.diagnostics.min_cosine import (
     COSINE_GRID,
     CosineSample,
     PassCounts,
@@ -80,7 +80,7 @@ def test_unrelated_counts_equal_brute_force(queries: int, documents: int, most_v
     vectors, wanted = random_vectors(int(counts.sum()), 4, seed), random_vectors(queries, 4, seed + 50)
     relevant = [random.choice(documents, size=random.integers(0, documents), replace=False).tolist() for _ in wanted]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_calibration, "_BLOCK_COSINES", 2 * len(vectors))  # two queries at a time
+        patch.setattr(min_cosine, "_BLOCK_COSINES", 2 * len(vectors))  # two queries at a time
         by_query, by_document = count_unrelated(wanted, vectors, starts, relevant)
     nearest = {
         (number, place): max(cosines(query, vectors[start : start + count]))

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from es_sbert.diagnostics.confidence_interval import mean_confidence_interval
-from es_sbert.diagnostics.index_calibration import COSINE_GRID, CosineSample, PassCounts, recommend_cosine
+from es_sbert.diagnostics.min_cosine import COSINE_GRID, CosineSample, PassCounts, recommend_cosine
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 

@@ -7,7 +7,7 @@ import pytest
 from es_sbert.errors import UsageError
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluation_report import EvaluationReport, average_row, retrieval_row
-from es_sbert.evaluation.ranking_metrics import METRICS, Rankings
+from es_sbert.evaluation.ranking import METRICS, Rankings
 from es_sbert.evaluation.significance import Verdict, compare_reports, comparison_json, comparison_lines
 from es_sbert.evaluation.task_data import EvaluationTask
 from tests.raised import raises_as_recorded

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, RR, Judged, P, R, Success, nDCG
 
-from es_sbert.evaluation.ranking_metrics import METRICS, measure_ranking
+from es_sbert.evaluation.ranking import METRICS, measure_ranking
 
 
 def by_score(scores: dict[str, float]) -> list[str]:

@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from es_sbert.evaluation import exact_search
+from es_sbert.evaluation import ranking
 from es_sbert.evaluation.beir_files import RetrievalCollection
-from es_sbert.evaluation.exact_search import rank_in_memory, search_exact
-from es_sbert.evaluation.ranking_metrics import mean_scores, measure_queries
+from es_sbert.evaluation.ranking import mean_scores, measure_queries, rank_in_memory, search_exact
 from tests.unit.evaluation.support import FixedEmbedder, ReferenceModel, random_embedder
 
 
@@ -41,8 +40,8 @@ def test_exact_search_equals_brute_force_for_any_block_size(
     questions = random.integers(-2, 3, (queries, 4)).astype(np.float32)
     own = random.integers(-1, documents, queries) if excludes else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact_search, "_QUERIES", query_block)
-        patch.setattr(exact_search, "_DOCUMENTS", document_block)
+        patch.setattr(ranking, "_QUERIES", query_block)
+        patch.setattr(ranking, "_DOCUMENTS", document_block)
         rows, cosines = search_exact(questions, corpus, k, own)
     expected = brute_force(questions, corpus, k, own)
     assert [[row for row in found if row >= 0] for found in rows.tolist()] == expected

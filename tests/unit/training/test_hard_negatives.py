@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.evaluation.ranking import search_exact
 from es_sbert.training.example_augmentation import choose_negatives, relevant_rows
 from es_sbert.training.recipe import HardNegativesSpec, load_recipe
 from es_sbert.vectors import unit_vectors
