@@ -237,10 +237,8 @@ def make_probe(required_version: str, required_fingerprint: str) -> Callable[[st
     """
 
     def probe(model: str) -> str | None:
-        from importlib import import_module
-
         try:
-            version = import_module("es_sbert").__version__
+            from es_sbert.version import __version__ as version
         except ImportError:  # the caller names the node that lacks es-sbert
             return "has no es-sbert in the Python that Ray uses there"
         if version != required_version:

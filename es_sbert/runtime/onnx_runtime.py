@@ -15,6 +15,7 @@ from es_sbert.installation import (
     runtime_collision,
     switch_runtime_command,
 )
+from es_sbert.runtime.device import cuda_devices
 
 __all__ = ["onnxruntime"]
 
@@ -25,8 +26,6 @@ def runtime_error(cause: str) -> UsageError:
     Args:
         cause: The message of Python or the system's loader.
     """
-    from es_sbert.runtime.device import cuda_devices
-
     installed, cards = installed_runtimes(), cuda_devices()
     collision = runtime_collision(cards)
     if collision is not None:

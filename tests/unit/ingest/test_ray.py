@@ -95,5 +95,5 @@ def test_error_of_another_machine_is_one_line() -> None:
 
 
 def test_node_without_es_sbert_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "es_sbert", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "es_sbert.version", None)  # importing it fails
     assert make_probe(__version__, "a" * 32)("model") == "has no es-sbert in the Python that Ray uses there"
