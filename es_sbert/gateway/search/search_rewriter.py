@@ -13,7 +13,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.forward import OutgoingRequest, StaleRewriteError
 from es_sbert.gateway.incoming_request import (
     IncomingRequest,
@@ -26,6 +25,7 @@ from es_sbert.gateway.incoming_request import (
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.search.compound_queries import Place
+from es_sbert.gateway.search.field_resolver import FieldResolver
 from es_sbert.gateway.search.hybrid_queries import HybridDetector, hybrid_queries, ranks_hits
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,

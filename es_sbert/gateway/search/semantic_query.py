@@ -24,8 +24,8 @@ from luqum.thread import parse
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.search.compound_queries import clause_list
+from es_sbert.gateway.search.field_resolver import FieldResolver
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.search_scope import SearchScope

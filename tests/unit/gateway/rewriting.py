@@ -10,8 +10,8 @@ import numpy as np
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
+from es_sbert.gateway.search.field_resolver import FieldResolver
 from es_sbert.gateway.search.hybrid_queries import HybridDetector, ranks_hits
 from es_sbert.gateway.search.incoming_search import is_from_query_bar, request_defined_fields
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, SectionPlaceholder

@@ -11,9 +11,9 @@ import pytest
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.incoming_request import UnreadableJson
 from es_sbert.gateway.index_lookup import NO_MAPPINGS
+from es_sbert.gateway.search.field_resolver import FieldResolver
 from es_sbert.gateway.search.query_finder import QueryFinder
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
 from es_sbert.gateway.settings import SemanticSettings

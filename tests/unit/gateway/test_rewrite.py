@@ -13,8 +13,8 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
+from es_sbert.gateway.search.field_resolver import FieldResolver
 from es_sbert.gateway.search.hybrid_queries import ranking_query, ranks_hits
 from es_sbert.gateway.search.incoming_search import SemanticBudget
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, kth_hit_body
