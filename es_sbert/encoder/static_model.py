@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from es_sbert.bundle.model_files import module_entry, write_json, write_module_entries
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
@@ -27,6 +26,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.filesystem import cached_folder
 from es_sbert.runtime.tokenizer import TokenizedTexts, load_model_tokenizer
+from es_sbert.runtime.tokenizers_package import Tokenizer
 
 # The constant a of SIF's weights a / (a + p), p the probability of a token; the default of Model2Vec.
 SIF_COEFFICIENT = 1e-4

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semantic_text_splitter import TextSplitter
-from tokenizers import Tokenizer
 
 from es_sbert.errors import UsageError
 from es_sbert.messages import setting
 from es_sbert.runtime.joined_text import value_spans
+from es_sbert.runtime.tokenizers_package import Tokenizer
 
 # (start, end) of a chunk in its text, in characters
 Span = tuple[int, int]

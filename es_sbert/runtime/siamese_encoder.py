@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import numpy as np
 import safetensors.torch
-import tokenizers
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, full_like, nn, where
@@ -47,6 +46,7 @@ from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, TABLE, write_st
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.runtime.batching import pad, plan_batches
 from es_sbert.runtime.tokenizer import SentenceTokenizer, load_model_tokenizer
+from es_sbert.runtime.tokenizers_package import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TokenTypes:
     suffix: tuple[int, ...]
 
     @classmethod
-    def from_tokenizer(cls, tokenizer: tokenizers.Tokenizer) -> TokenTypes:
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> TokenTypes:
         """Read the types from the tokenizer's template."""
         encoding = tokenizer.encode("a")
         text_places = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
@@ -519,7 +519,7 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
 
 def _static_tokenizer(model: SentenceModel) -> str:
     """Return the tokenizer.json of a StaticEmbedding; no other file limits the model's tokens."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(model.tokenizer_file))
+    tokenizer = Tokenizer.from_file(str(model.tokenizer_file))
     limit = (tokenizer.truncation or {}).get("max_length", NO_LIMIT_OF_TOKENS)
     if model.max_tokens >= limit:
         return model.tokenizer_file.read_text(encoding="utf-8")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, normalizers
 
 from es_sbert.arguments import invalid_unicode
 from es_sbert.bundle.bundle import PairFormat
@@ -25,6 +24,7 @@ from es_sbert.errors import BundleInvalid, UsageError
 from es_sbert.messages import setting
 from es_sbert.runtime.batching import mark_unpooled, pad
 from es_sbert.runtime.chunker import Chunker
+from es_sbert.runtime.tokenizers_package import Tokenizer, normalizers
 from es_sbert.runtime.word_cache import WordCache, WordCounts, reads_words_alone
 
 TokenIds = NDArray[np.int64]
@@ -43,8 +43,8 @@ class TokenizedTexts:
         words: The words that were looked up in the cache of words; none for other tokenizers.
     """
 
-    ids: list[NDArray[np.int64]]
-    tokens: NDArray[np.int64]
+    ids: list[TokenIds]
+    tokens: TokenIds
     max_tokens: int
     words: WordCounts = field(default_factory=WordCounts)
 
@@ -97,16 +97,15 @@ class ModelTokenizer:
         self._adds_special = model.adds_special_tokens
         self._without_vector = _tokens_without_vector(self._tokenizer, model.transformer_config.get("vocab_size"))
         empty = ("", "") if model.reads_pairs else ("",)
-        around = set(self._tokenizer.encode(*empty).ids) if self._adds_special else set()
-        if absent := around & self._without_vector.keys():
+        self._around = self._tokenizer.encode(*empty).ids if self._adds_special else []
+        if absent := self._without_vector.keys() & self._around:
             raise BundleInvalid(
                 f"{model.folder} has no vector for {self._without_vector[min(absent)]}, which its tokenizer puts "
                 f"around each text: config.json says that the vocabulary has {model.transformer_config['vocab_size']} "
                 "tokens (vocab_size)",
                 COPY_AGAIN,
             )
-        special = self._tokenizer.num_special_tokens_to_add(is_pair=model.reads_pairs)
-        if self._adds_special and model.shortest_input <= special:
+        if model.shortest_input <= len(self._around):
             raise BundleInvalid(
                 f"{model.folder} reads {model.shortest_input} tokens, which its special tokens already fill",
                 "Set max_seq_length in sentence_bert_config.json, or without modules.json model_max_length in "
@@ -121,8 +120,7 @@ class ModelTokenizer:
         """
         if not (missing := self._without_vector.keys()):
             return list(texts)
-        read = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        kept = [text for text, encoding in zip(texts, read, strict=True) if missing.isdisjoint(encoding.ids)]
+        kept = [text for text, ids in zip(texts, self._read(texts), strict=True) if missing.isdisjoint(ids.tolist())]
         if 2 * len(kept) < len(texts):
             raise BundleInvalid(
                 f"the tokenizer in {self._folder} has {len(missing)} tokens for which the weights have no vector, and "
@@ -138,8 +136,12 @@ class ModelTokenizer:
             UsageError: it has none for a token, which the message names.
         """
         if self._without_vector:
-            read = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            self._check_tokens(np.asarray(encoding.ids, dtype=np.int64) for encoding in read)
+            self._check_tokens(self._read(texts))
+
+    def _read(self, texts: Sequence[str], *, special: bool = False) -> list[TokenIds]:
+        # encode_batch_fast does not compute character offsets, which are not needed.
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def _check_tokens(self, rows: Iterable[TokenIds]) -> None:
         for row in rows if self._without_vector else ():
@@ -181,8 +183,13 @@ class SentenceTokenizer(ModelTokenizer):
     def __init__(self, model: SentenceModel) -> None:
         super().__init__(model)
         self._model = model
-        self._suffix = self._special_suffix() if self._adds_special else 0
-        self._words = self._word_cache() if reads_words_alone(self._tokenizer) else None
+        # Special tokens after a text ([SEP] or </s>); a truncated text keeps them.
+        mask = self._tokenizer.encode("a", add_special_tokens=self._adds_special).special_tokens_mask
+        self._suffix = next((n for n, special in enumerate(reversed(mask)) if not special), 0)
+        self._words: WordCache | None = None
+        if reads_words_alone(self._tokenizer):
+            end = len(self._around) - self._suffix
+            self._words = WordCache(self._tokenizer, self._around[:end], self._around[end:])
         # Read the file only once: it may have a vocabulary of a quarter of a million tokens.
         self._special_tokens = frozenset() if model.include_prompt else model.special_tokens()
         self._prompt_lengths: dict[str, int] = {}
@@ -212,7 +219,6 @@ class SentenceTokenizer(ModelTokenizer):
                 for n, text in enumerate(inputs)
                 if (prefix := self._tokenize_prefix(text, maximum)) is not None
             }
-            # encode_batch_fast does not compute character offsets, which are not needed.
             ids, words = self._token_ids([text for n, text in enumerate(inputs) if n not in prefixes])  # each (tokens,)
         except (TypeError, UnicodeEncodeError) as error:
             raise invalid_unicode(texts) from error
@@ -229,24 +235,21 @@ class SentenceTokenizer(ModelTokenizer):
             rows = [mark_unpooled(row, skipped) for row in rows]
         return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum, words)
 
-    def _token_ids(self, texts: Sequence[str]) -> tuple[list[NDArray[np.int64]], WordCounts]:
-        if self._words is not None:
-            return self._words(texts)
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=self._adds_special)
-        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings], WordCounts()
+    def _token_ids(self, texts: Sequence[str]) -> tuple[list[TokenIds], WordCounts]:
+        return self._words(texts) if self._words else (self._read(texts, special=self._adds_special), WordCounts())
 
     def _prompt_length(self, prompt: str) -> int:
         """Count the tokens of a prompt, as sentence-transformers does to leave them out of the pooling.
 
         It tokenizes the prompt alone, and does not count the last token if it is a special one.
         """
-        ids = np.asarray(self._tokenizer.encode(prompt, add_special_tokens=self._adds_special).ids, dtype=np.int64)
+        [ids] = self._read([prompt], special=self._adds_special)
         ids = truncate_ids(ids, self._model.max_tokens, self._suffix)
         if not len(ids):
             return 0
         return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._special_tokens)
 
-    def _tokenize_prefix(self, text: str, maximum: int) -> tuple[NDArray[np.int64], int] | None:
+    def _tokenize_prefix(self, text: str, maximum: int) -> tuple[TokenIds, int] | None:
         """Tokenize the beginning of a very long text: the ids that the model reads, and an estimate of all tokens.
 
         None if all of the text is needed: it is short, or its beginning does not fill the model's maximum.
@@ -292,18 +295,8 @@ class SentenceTokenizer(ModelTokenizer):
             ).about("passages", tokens)
         return Chunker(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 
-    def _word_cache(self) -> WordCache:
-        special = self._tokenizer.encode("").ids if self._adds_special else []
-        end = len(special) - self._suffix
-        return WordCache(self._tokenizer, special[:end], special[end:])
 
-    def _special_suffix(self) -> int:
-        """Number of special tokens after a text ([SEP] or </s>); a truncated text keeps them."""
-        mask = self._tokenizer.encode("a").special_tokens_mask
-        return next((n for n, special in enumerate(reversed(mask)) if not special), 0)
-
-
-def truncate_ids(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[np.int64]:
+def truncate_ids(ids: TokenIds, maximum: int, suffix: int) -> TokenIds:
     """Truncate token ids to `maximum`; the `suffix` special tokens at the end of the text are kept.
 
     Args:
@@ -331,11 +324,12 @@ def load_model_tokenizer(model: TextModel) -> Tokenizer:
     except Exception as error:  # the library raises bare Exception for every kind of broken file
         raise BundleInvalid(f"the tokenizer in {path.parent} is broken: {error}", COPY_AGAIN) from error
     _check_unknown_words(tokenizer, path.parent)
-    if model.lowercase and not _lowercases(tokenizer.normalizer):
+    normalizer = tokenizer.normalizer
+    steps: Any = normalizer if isinstance(normalizer, normalizers.Sequence) else [normalizer]
+    if model.lowercase and not any(isinstance(step, normalizers.Lowercase) for step in steps):
         # As in sentence-transformers this is a step of the tokenizer, so that special tokens spelled out in a text
         # ([SEP]) are still recognized.
-        rest = [tokenizer.normalizer] if tokenizer.normalizer is not None else []
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *filter(None, steps)])
     return tokenizer
 
 
@@ -355,12 +349,6 @@ def _check_unknown_words(tokenizer: Tokenizer, place: Path) -> None:
             f"the tokenizer in {place} cannot read unknown words: {error}",
             "Add its unknown token, such as [UNK], to the vocabulary, or use another model.",
         ) from error
-
-
-def _lowercases(normalizer: Any) -> bool:
-    """Whether `Lowercase` is among the steps of a normalizer."""
-    steps: Any = normalizer if isinstance(normalizer, normalizers.Sequence) else [normalizer]
-    return any(isinstance(step, normalizers.Lowercase) for step in steps)
 
 
 def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:

@@ -1,6 +1,10 @@
 """Tokenize texts by their words, each of which is tokenized once.
 
 Hugging Face's tokenizer takes 30 to 50 µs for a sentence; looking up its words takes a fifth of that.
+
+Of tokenizers whose words hold their spaces, Unigram's (white space, then Metaspace) gave equal ids for 200,000 random
+texts, in 19 µs warm and 35 µs cold instead of 89, but real ones normalize by grapheme (Precompiled), where a character
+may join a space. BPE of bytes, split before single spaces, took 25 and 41 instead of 57.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+
+from es_sbert.runtime.tokenizers_package import Tokenizer
 
 _MAX_BYTES = 20 << 20  # of the words of one of two generations
 _WORD_BYTES = 200  # of an entry, apart from its characters and ids: two objects and a slot of a dict

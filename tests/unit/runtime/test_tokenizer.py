@@ -14,7 +14,7 @@ import es_sbert.runtime.tokenizer as tokenizer_module
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid, UsageError
-from es_sbert.runtime.tokenizer import MAX_COUNTED_CHARACTERS, SentenceTokenizer, truncate_ids
+from es_sbert.runtime.tokenizer import MAX_COUNTED_CHARACTERS, SentenceTokenizer
 from tests.raised import raises_as_recorded
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -68,15 +68,6 @@ def test_lowercase_applies_to_prompts_but_not_special_tokens(folder: Path) -> No
     lowered = SentenceTokenizer(model.model_copy(update={"lowercase": True, "prompts": {"query": "QUERY: "}}))
     assert lowered(["[SEP] A CAT"]).ids[0].tolist() == plain(["[SEP] a cat"]).ids[0].tolist()
     assert lowered(["A CAT"], "query").ids[0].tolist() == plain(["query: a cat"]).ids[0].tolist()
-
-
-@given(st.integers(1, 60), st.integers(3, 40), st.integers(0, 2))
-def test_truncate_ids_keeps_head_and_special_suffix(length: int, maximum: int, suffix: int) -> None:
-    row = np.arange(length)
-    result = truncate_ids(row, maximum, suffix)
-    assert len(result) == min(length, maximum)
-    assert result[: maximum - suffix].tolist() == row[: maximum - suffix].tolist()
-    assert result[len(result) - suffix :].tolist() == row[len(row) - suffix :].tolist()
 
 
 def _byte_level() -> Tokenizer:

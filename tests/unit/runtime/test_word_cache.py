@@ -41,14 +41,6 @@ def test_ids_are_those_of_the_tokenizer(lowercase: bool, strip_accents: bool | N
         assert [row.tolist() for row in cache(texts)[0]] == expected
 
 
-@pytest.mark.parametrize(("before", "after"), [((2,), (3,)), ((), ()), ((2, 4), ())])
-def test_special_tokens_are_around_each_text(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    cache = WordCache(_tokenizer(), before, after)
-    for _ in range(2):
-        rows = [row.tolist() for row in cache(["a b", "", "a"])[0]]
-        assert rows == [[*before, 5, 6, *after], [*before, *after], [*before, 5, *after]]
-
-
 def test_cache_forgets_words_that_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_cache, "_MAX_BYTES", 700)  # three words
     tokenizer = _tokenizer()
