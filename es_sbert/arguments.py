@@ -181,13 +181,6 @@ def wrong_argument(name: str, value: object, allowed: str, *, is_type: bool = Tr
     return error(message, f"Pass {allowed}.", setting=name.partition("[")[0], value=value)
 
 
-def settings_error(error: ValidationError) -> UsageError:
-    """Return the error for the first setting that pydantic refused."""
-    [problem, *_] = error.errors()
-    allowed = problem["msg"].removeprefix("Input should be ")
-    return wrong_argument(str(problem["loc"][0]), problem["input"], allowed, is_type=False)
-
-
 def iterate_texts(texts: Iterable[T], name: str = "texts", allowed: str = "a list of str") -> Iterator[T]:
     """Return an iterator over texts, which it does not check.
 
@@ -224,31 +217,28 @@ def as_texts(texts: Iterable[str], name: str = "texts", first: int = 0) -> list[
                 raise wrong_argument(f"{name}[{number}]", text, allowed)
     for number, text in enumerate(listed, first):
         if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise invalid_unicode([text], f"{name}[{number}]") from error
+            as_text(text, f"{name}[{number}]")
     return listed
 
 
-def invalid_unicode(texts: Iterable[str], name: str = "") -> UsageError:
-    """Return the error for texts of which at least one has half of a surrogate pair, which no encoding can write.
+def as_text(text: str, name: str = "") -> str:
+    """Return a text.
 
     Args:
-        name: Argument and position of a text, if they are known.
+        name: Argument and position of the text, if they are known.
+
+    Raises:
+        UsageError: it has half of a surrogate pair, which no encoding can write.
     """
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            place = f" ({name})" if name else ""
-            return UsageError(
-                f"the text {text[:80]!r}{place} is not valid Unicode: {error.reason} at character {error.start:,}",
-                'Repair it where it is read, or drop such characters: text.encode("utf-8", "ignore").decode().',
-                setting=name.partition("[")[0] or None,
-                value=text,
-            )
-    raise ValueError("all texts are valid")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = f" ({name})" if name else ""
+        raise UsageError(
+            f"the text {text[:80]!r}{place} is not valid Unicode: {error.reason} at character {error.start:,}",
+            'Repair it where it is read, or drop such characters: text.encode("utf-8", "ignore").decode().',
+        ).about(name.partition("[")[0] or None, text) from error
+    return text
 
 
 def _resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from es_sbert.arguments import check_range
-from es_sbert.errors import UsageError
+from es_sbert.errors import UsageError, error_summary
 from es_sbert.messages import setting
 
 
@@ -109,33 +111,34 @@ class UsageErrorModel(BaseModel):
     """Settings whose validators can raise `UsageError`, a ValueError that pydantic would otherwise wrap.
 
     Raises:
-        UsageError: a validator raised it, or a number is out of range.
-        ValidationError: pydantic's own checks failed.
+        UsageError: a validator raised it, or pydantic's own checks failed.
     """
 
     def __init__(self, **values: Any) -> None:
-        try:
+        with _usage_errors():
             super().__init__(**values)
-        except ValidationError as error:
-            _raise_usage_error(error)
-            raise
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
-        try:
+        with _usage_errors():
             return super().model_validate(obj, **options)
-        except ValidationError as error:
-            _raise_usage_error(error)
-            raise
 
 
-def _raise_usage_error(error: ValidationError) -> None:
-    """Raise the UsageError of a validator, or that for a number out of range, if there is one."""
-    for problem in error.errors():
-        context = problem.get("ctx", {})
-        if isinstance(context.get("error"), UsageError):
-            raise context["error"] from None
-        check_range(".".join(map(str, problem["loc"])), problem["input"], context)
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Raise the UsageError of a validator, or else that for the first problem. It never shows a secret."""
+    try:
+        yield
+    except ValidationError as error:
+        for problem in error.errors():
+            context = problem.get("ctx", {})
+            if isinstance(context.get("error"), UsageError):
+                raise context["error"] from None
+            check_range(".".join(map(str, problem["loc"])), problem["input"], context)
+        problem = error.errors()[0]
+        name = str(problem["loc"][0])
+        value = None if name in _SECRETS else problem["input"]
+        raise UsageError(error_summary(error), "Correct the name or the value.").about(name, value) from None
 
 
 class FrozenSettings(UsageErrorModel):
@@ -198,7 +201,7 @@ class EngineSettings(UsageErrorModel, BaseSettings):
             given = (data.get(name), os.environ.get(variable))
             # Without the setting, a command does what it did with the former default.
             if any(value and str(value).lower() not in _OFF for value in given):
-                raise UsageError(f"there is no setting {name} ({variable}) any more", remedy)
+                raise UsageError(f"there is no setting {name} ({variable}) any more", remedy).about(name)
         for name, what in _SECRETS.items():
             file = data.get(f"{name}_file")
             if file is None:

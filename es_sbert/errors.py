@@ -91,7 +91,7 @@ class EsSbertError(Exception):
         self.setting = setting
         self.value = value
 
-    def about(self, setting: str, value: object = None) -> Self:
+    def about(self, setting: str | None, value: object = None) -> Self:
         """Add setting and value, like `with_traceback` of exceptions: `raise UsageError(…).about("k", k)`."""
         self.setting, self.value = setting, value
         return self
@@ -124,8 +124,24 @@ def renamed_setting(inside: str, outside: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def about_setting(setting: str, value: object, kind: type[EsSbertError]) -> Iterator[None]:
+    """Errors of this kind in the block are about a setting, unless they name one themselves."""
+    try:
+        yield
+    except kind as error:
+        if not error.setting:
+            error.about(setting, value)
+        raise
+
+
 def error_summary(error: Exception) -> str:
     """The message of another library's exception on one line; its type if it has no message."""
+    from pydantic import ValidationError  # most programs see no such error
+
+    if isinstance(error, ValidationError):  # its first line says only how many problems there are
+        problem = error.errors()[0]
+        return f"{'.'.join(map(str, problem['loc'])) or 'the object'}: {problem['msg']}"
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

@@ -22,12 +22,14 @@ _POLL_SECONDS = 0.005
 
 
 @contextmanager
-def file_lock(path: Path, on_wait: Callable[[], None], *, timeout: float | None = None) -> Iterator[None]:
+def file_lock(
+    path: Path, on_wait: Callable[[], object] | Exception = bool, *, timeout: float | None = None
+) -> Iterator[None]:
     """Hold a lock while the block runs; the system releases it even if this process is killed.
 
     Args:
         path: Lock file, which is created for the lock and removed afterwards.
-        on_wait: Called once if someone else holds the lock, before waiting for it.
+        on_wait: Called once if someone else holds the lock, before waiting for it; or an error to raise then.
         timeout: Maximum wait in seconds; None for no limit.
 
     Raises:
@@ -38,6 +40,8 @@ def file_lock(path: Path, on_wait: Callable[[], None], *, timeout: float | None 
     try:
         held = lock.acquire(blocking=False)
     except Timeout:
+        if isinstance(on_wait, Exception):
+            raise on_wait from None
         on_wait()
         held = lock.acquire(timeout=-1 if timeout is None else timeout)
     with held:
@@ -64,7 +68,7 @@ def cached_folder(target: Path, write: Callable[[Path], None]) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(target.with_suffix(".lock"), lambda: None):
+        with file_lock(target.with_suffix(".lock")):
             if not target.is_dir():
                 partial = target.with_suffix(".partial")
                 shutil.rmtree(partial, ignore_errors=True)  # left by a killed process, since this one holds the lock

@@ -25,7 +25,7 @@ from transformers import AttentionMaskInterface, AutoModelForSequenceClassificat
 
 from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.model_files import unexpected_prefix
+from es_sbert.bundle.model_files import unfilled_weights
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_module import TextModel
 from es_sbert.bundle.variants import Precision, Variant
@@ -391,15 +391,8 @@ def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
             "Open it with AutoModelForSequenceClassification and fix the cause of the error. es-sbert does not run "
             "code that comes with a model.",
         ) from error
-    # transformers would fill missing weights with random values.
-    if loaded["missing_keys"]:
-        name = min(loaded["missing_keys"])
-        if wrapped := next((other for other in loaded["unexpected_keys"] if other.endswith(f".{name}")), None):
-            raise unexpected_prefix(model.folder, wrapped.removesuffix(name))
-        raise BundleInvalid(
-            f"the weights in {model.folder} lack {', '.join(sorted(loaded['missing_keys']))}",
-            "Use a model that was trained as a cross-encoder; any other would get a random head.",
-        )
+    if missing := loaded["missing_keys"]:
+        raise unfilled_weights(model.folder, missing, loaded["unexpected_keys"])
     # Checkpoints in half precision must compute in float32.
     return network.float(), tokenizer
 

@@ -13,8 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-import pydantic
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation, is_cross_encoder, read_cross_encoder
 from es_sbert.bundle.file_hashes import remembered_hash
@@ -22,7 +21,7 @@ from es_sbert.bundle.model_files import check_model_file, read_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import cache_folder
-from es_sbert.errors import BundleInvalid
+from es_sbert.errors import BundleInvalid, error_summary
 
 
 class DifferenceCause(StrEnum):
@@ -374,9 +373,8 @@ def _read_manifest(folder: Path, kind: type[ManifestT]) -> ManifestT:
         )
     try:
         manifest = kind.model_validate(raw)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _EXPORT_AGAIN) from error
+    except ValidationError as error:
+        raise BundleInvalid(f"{path}: {error_summary(error)}", _EXPORT_AGAIN) from error
     for variant in manifest.variants.values():
         file = Path(variant.file)
         if file.is_absolute() or ".." in file.parts:

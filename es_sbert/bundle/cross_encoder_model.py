@@ -21,7 +21,7 @@ from es_sbert.bundle.model_files import (
 )
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
 from es_sbert.bundle.transformer_module import TextModel, check_network_inputs, max_input_tokens, truncation_side
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, error_summary
 
 _HEAD = "ForSequenceClassification"
 _SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
@@ -119,7 +119,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
             tokenizer_changes=resolve_tokenizer(folder, tokenizer, tokenizer_settings, config, pairs=True).changes,
         )
     except (ValueError, TypeError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
-        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
+        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error_summary(error)}", COPY_AGAIN) from error
     decisive = model.model_dump(mode="json", include={"labels", "activation", "max_tokens", "lowercase"})
     # Add these settings only for models that have them, so that all others keep the fingerprints of earlier releases.
     decisive |= {key: value for key in ("prompt", "tokenizer_changes") if (value := getattr(model, key))}

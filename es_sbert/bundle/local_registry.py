@@ -271,7 +271,7 @@ def _update_registry() -> Iterator[list[RegisteredModel]]:
     path = registry_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(path.with_name(f"{path.name}.lock"), lambda: None):
+        with file_lock(path.with_name(f"{path.name}.lock")):
             models = _read_entries(path)
             yield models
             entries = [asdict(model) | {"folder": str(model.folder)} for model in models]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,21 @@ def unexpected_prefix(folder: Path, prefix: str) -> BundleInvalid:
         "random weights",
         f"Rename them with safetensors.torch: save_file({{name.removeprefix({prefix!r}): tensor for name, tensor in "
         'load_file(FILE).items()}, FILE, {"format": "pt"}).',
+    )
+
+
+def unfilled_weights(folder: Path, missing: Collection[str], unexpected: Collection[str]) -> BundleInvalid:
+    """Create the error for tensors that a network needs and weights lack: transformers would fill in random values.
+
+    Args:
+        unexpected: Tensors that the network does not have.
+    """
+    name = min(missing)
+    if wrapped := next((other for other in unexpected if other.endswith(f".{name}")), None):
+        return unexpected_prefix(folder, wrapped.removesuffix(name))
+    return BundleInvalid(
+        f"the weights in {folder} lack {', '.join(sorted(missing)[:3])}",
+        "Copy the folder again, or use another one: a cross-encoder needs a trained head.",
     )
 
 

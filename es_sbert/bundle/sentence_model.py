@@ -23,7 +23,7 @@ from es_sbert.bundle.sentence_vector import plain_modules, read_modules, read_se
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
 from es_sbert.bundle.transformer_module import TextModel, hidden_width, max_input_tokens, read_transformer
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, error_summary
 
 # es-sbert reads models as these releases do.
 _FOLLOWED_RELEASES = {"sentence_transformers": "6.2.0", "sentence-transformers": "6.2.0", "transformers": "5.23.0"}
@@ -200,7 +200,7 @@ def _read_model(
             **settings,
         )
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
-        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
+        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error_summary(error)}", COPY_AGAIN) from error
     return model.model_copy(update={"fingerprint": _fingerprint(model, first, "".join(weights))})
 
 

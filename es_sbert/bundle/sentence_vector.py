@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from es_sbert.bundle.known_settings import check_settings
 from es_sbert.bundle.model_files import (
     COPY_AGAIN,
@@ -31,7 +33,7 @@ from es_sbert.bundle.modules import (
     Pooling,
 )
 from es_sbert.bundle.transformer_module import SENTENCE_BERT_CONFIG_FILES
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 
 _SERVE_ELSEWHERE = "Serve it with sentence-transformers, or choose a model that begins with a Transformer."
 _MAKE_STATIC = (
@@ -258,9 +260,9 @@ def _read_layer_norm(folder: Path, place: str, ignored: Collection[str]) -> Laye
     config = read_json(path)
     check_settings(path, config, "LayerNorm", ignored)
     try:
-        layer = LayerNorm(folder=place, dimension=config["dimension"])
-    except (KeyError, ValueError) as error:
-        raise BundleInvalid(f"{path}: {error}", COPY_AGAIN) from error
+        layer = LayerNorm.model_validate({**config, "folder": place})
+    except ValidationError as error:
+        raise BundleInvalid(f"{path}: {error_summary(error)}", COPY_AGAIN) from error
     _check_tensors(folder / place, {"norm.weight": [layer.dimension], "norm.bias": [layer.dimension]})
     return layer
 
@@ -282,7 +284,7 @@ def _apply_dense(folder: Path, place: str, features: dict[str, Feature], ignored
     features[target] = vector.apply(layer, layer.out_features)
 
 
-def _read_dense(path: Path, place: str, config: dict[str, Any]) -> Dense:
+def _read_dense(path: Path, place: str, config: Any) -> Dense:
     # sentence-transformers' own default is Tanh; null, which it cannot open, means no activation for other programs.
     stated = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     stated = "torch.nn.modules.linear.Identity" if stated is None else str(stated)
@@ -300,14 +302,14 @@ def _read_dense(path: Path, place: str, config: dict[str, Any]) -> Dense:
     try:
         return Dense(
             folder=place,
-            in_features=config["in_features"],
-            out_features=config["out_features"],
+            in_features=config.get("in_features"),
+            out_features=config.get("out_features"),
             bias=config.get("bias", True),
             activation=ACTIVATION_CLASSES[activation],
             residual=residual,
         )
-    except (KeyError, ValueError) as error:
-        raise BundleInvalid(f"{path}: {error}", COPY_AGAIN) from error
+    except ValidationError as error:
+        raise BundleInvalid(f"{path}: {error_summary(error)}", COPY_AGAIN) from error
 
 
 def _check_width(path: Path, expected: int, width: int | None) -> None:

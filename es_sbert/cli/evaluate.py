@@ -165,15 +165,9 @@ def _evaluate_tasks(model: str, tasks: tuple[Any, ...], files: tuple[Path, ...],
 
 def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
     """Evaluate one or two indices by the same judgements."""
-    from es_sbert.evaluation.beir_files import read_beir_folder
     from es_sbert.evaluation.index_retrieval import EvaluateIndexOptions, evaluate_index
-    from es_sbert.evaluation.judgement_files import read_judgements
 
-    indices, limit = options["indices"], options["limit"]
-    if options["judgements"] is not None:
-        data = read_judgements(options["judgements"], limit=limit)
-    else:
-        data = read_beir_folder(options["data"], limit=limit)
+    indices, data = options["indices"], options["judgements"] or options["data"]
     engine = shared.engine_settings(options)
     chosen = shared.select_options(options, EvaluateIndexOptions.__annotations__)
     reports = [evaluate_index(index, data, engine, model=model, report=report, **chosen) for index in indices]

@@ -145,12 +145,11 @@ def _dry_run_arguments(value: str, files: tuple[str, ...]) -> tuple[int, tuple[s
     Raises:
         UsageError: the number is below 1.
     """
-    from es_sbert.errors import UsageError
+    from es_sbert.arguments import check_range
 
     if not (value.isascii() and value.isdigit()):
         return _DRY_RUN_DOCUMENTS, (value, *files)
-    if int(value) < 1:
-        raise UsageError("--dry-run must be at least 1", "Use --dry-run 1 or more.")
+    check_range("dry_run", int(value), {"ge": 1})
     return int(value), files
 
 

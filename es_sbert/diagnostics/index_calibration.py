@@ -34,8 +34,8 @@ from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder, repo
 from es_sbert.engines.connect import EngineOrClient, connected
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.errors import CosinesOverlap, IndexMismatch, SourceError
-from es_sbert.evaluation.judgement_files import LabeledQuery, read_labeled_queries
+from es_sbert.errors import CosinesOverlap, IndexMismatch
+from es_sbert.evaluation.judgement_files import LabeledQuery, labeled_queries
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import doc_value_request, hit_vectors, read_document_meta, text_hash
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
@@ -487,12 +487,8 @@ def calibrate_index(index: str, engine: EngineOrClient = None, **options: Unpack
         EngineError: the engine failed.
     """
     chosen: Any = with_defaults(CalibrateOptions, options)
-    queries, save, report = chosen["queries"], chosen["save"], chosen["report"]
-    if isinstance(queries, str | Path):
-        try:
-            queries = read_labeled_queries(Path(queries))
-        except SourceError as error:
-            raise error.about("queries", queries) from None
+    save, report = chosen["save"], chosen["report"]
+    queries = labeled_queries("queries", chosen["queries"])
     with connected(engine) as opened:
         calibrator = IndexCalibrator(opened, index, chosen["vector_field"])
         field = calibrator.field

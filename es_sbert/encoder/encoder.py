@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self, Unpack
 import numpy as np
 from pydantic import Field
 
-from es_sbert.arguments import as_texts, check_arguments, spell_out
+from es_sbert.arguments import as_text, as_texts, check_arguments, spell_out
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.config import DEFAULT_MODEL
@@ -23,7 +23,7 @@ from es_sbert.encoder.sentence_transformers_names import (
     check_without_meaning,
 )
 from es_sbert.encoder.text_pipeline import EncodeResult, EncoderInfo, TextPipeline
-from es_sbert.errors import UsageError, require_extra
+from es_sbert.errors import ModelError, UsageError, about_setting, require_extra
 from es_sbert.messages import setting
 from es_sbert.settings import Count, LoadOptions, ModelName, RunOptions, no_report
 from es_sbert.vectors import Vectors, unit_vectors
@@ -90,7 +90,8 @@ class Encoder(SentenceTransformersNames):
         name = DEFAULT_MODEL if model is None else model
         if truncate_dim is not None:
             name = f"{lasting_path(name)}@{truncate_dim}"
-        self.pipeline = TextPipeline(name, called=called, **options)
+        with about_setting("model", model, ModelError):
+            self.pipeline = TextPipeline(name, called=called, **options)
 
     @property
     def info(self) -> EncoderInfo:
@@ -194,7 +195,7 @@ class Encoder(SentenceTransformersNames):
         Raises:
             UsageError: the text is not a string, or not valid Unicode.
         """
-        vector: list[float] = self.encode(text, "query").tolist()
+        vector: list[float] = self.encode(as_text(text, "text"), "query").tolist()
         return vector
 
     async def aembed_documents(self, texts: Sequence[str]) -> list[list[float]]:

@@ -216,7 +216,7 @@ def select_encoder_variant(
         bundle = rename_bundle(bundle, source.model.name)
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
-        raise _missing_variant(bundle, device, order[:1])
+        raise _missing_variant(bundle, device, order[:1], precision)
     chosen, parity_warnings = _choose_checked(bundle, present, may_choose=is_free and device.kind == "cpu")
     wanted = next(variant for variant in order if variant not in refused)
     warnings = [
@@ -293,7 +293,7 @@ def select_reranker_variant(
     order = variant_order(device, runtime, precision)
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
-        raise _missing_variant(bundle, device, order)
+        raise _missing_variant(bundle, device, order, precision)
     is_free = precision == runtime == "auto"
     chosen, warnings = _choose_checked(bundle, present, may_choose=is_free and device.kind == "cpu")
     if present[0] is not order[0] and device.kind == "cuda":
@@ -307,12 +307,14 @@ def _find_folder(model: str | Path) -> Path:
     return model if isinstance(model, Path) else resolve_model(model)
 
 
-def _missing_variant(bundle: EncoderBundle | RerankerBundle, device: Device, variants: Sequence[Variant]) -> ModelError:
+def _missing_variant(
+    bundle: EncoderBundle | RerankerBundle, device: Device, variants: Sequence[Variant], precision: str
+) -> ModelError:
     folder, present = bundle.folder, bundle.manifest.variants
     return ModelError(
         f"{folder} has no {' or '.join(variants)} variant for {device.kind}, only {', '.join(present) or 'none'}",
         f"Add it: `es-sbert export {folder} -o {folder} --precision {variants[0]}`",
-    )
+    ).about(None if precision == "auto" else "precision", precision)
 
 
 def _open_cached_bundle(

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.arguments import as_texts, check_arguments, iterate_texts, other_names, spell_out, wrong_argument
+from es_sbert.arguments import as_text, as_texts, check_arguments, iterate_texts, other_names, spell_out, wrong_argument
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.model_loading import open_reranker, open_variant, select_reranker_variant
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.encoder.sentence_transformers_names import MODEL_NAMES, PAIRS_WITHOUT_MEANING, check_without_meaning
-from es_sbert.errors import ModelError, UsageError
+from es_sbert.errors import ModelError, UsageError, about_setting
 from es_sbert.messages import setting
 from es_sbert.runtime.batching import BatchLimits, plan_batches
 from es_sbert.runtime.compiled_model import Session
@@ -146,7 +146,8 @@ class Reranker(OpenedModel):
     @check_arguments
     @spell_out(RunOptions)
     def __init__(self, model: str | Path, *, budget: Count | None = None, **options: Unpack[RunOptions]) -> None:
-        selected, pool = open_variant(partial(select_reranker_variant, open_reranker(model)), options)
+        with about_setting("model", model, ModelError):
+            selected, pool = open_variant(partial(select_reranker_variant, open_reranker(model)), options)
         own: Any = type(self)
         opening = partial(own, lasting_path(model), budget=budget, **options)
         self._hold(opening, selected, pool)
@@ -185,7 +186,7 @@ class Reranker(OpenedModel):
         check_without_meaning(others, PAIRS_WITHOUT_MEANING, str(self._selected.device))
         if isinstance(query, str):
             listed = as_texts(texts)  # type: ignore[arg-type]
-            return self.score([query] * len(listed), listed)
+            return self.score([as_text(query, "query")] * len(listed), listed)
         if texts is not None:
             raise wrong_argument("query", query, "one query for the texts, or pairs without texts")
         given: Any = query.tolist() if hasattr(query, "tolist") else query  # an array, or a column of pandas
@@ -215,7 +216,7 @@ class Reranker(OpenedModel):
         Raises:
             UsageError, ModelError: as for `score`.
         """
-        listed = as_texts(texts)
+        listed = list(iterate_texts(texts))
         scores = self.predict(query, listed, **others)
         order = np.argsort(-scores, kind="stable")[:top_k]
         ranked: list[RankedText] = [{"corpus_id": int(number), "score": float(scores[number])} for number in order]

@@ -111,7 +111,7 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
         raise UsageError(
             "the addresses of the engine contain different user names or passwords",
             "All nodes of a cluster accept the same ones: set them once, in ES_SBERT_USERNAME and ES_SBERT_PASSWORD.",
-        )
+        ).about("url")
     user, password = (signed[0].username, signed[0].password) if signed else (None, None)
     authorization = _authorization(settings, user, password)
     ssl_context = _ssl_context(settings) if any(each.scheme == "https" for each in parts) else None
@@ -171,7 +171,7 @@ def _scheme(scheme: str, secret: SecretStr, what: str) -> str:
         raise UsageError(
             f"the {what} contains a space, a newline or a character that is not allowed in an HTTP header",
             f"Set the {what} exactly as the engine returned it; for an API key, that is the field encoded.",
-        )
+        ).about("api_key" if scheme == "ApiKey" else "token")
     return f"{scheme} {value}"
 
 

@@ -73,9 +73,7 @@ def open_engine(engine: Any, request_timeout: float | None = None) -> Engine:
         raise UsageError(
             f"{setting('request_timeout')} cannot change an open client",
             "Set it there: Elasticsearch(url, request_timeout=10) or OpenSearch(url, timeout=10).",
-            setting="request_timeout",
-            value=request_timeout,
-        )
+        ).about("request_timeout", request_timeout)
     if not hasattr(engine, "get_indices"):  # any object with the methods of `Engine` counts as one
         return from_client(engine)
     opened: Engine = engine

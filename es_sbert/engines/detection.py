@@ -125,12 +125,14 @@ def _check_same_cluster(found: Mapping[Address, EngineInfo]) -> None:
     clusters: dict[str, Address] = {}
     for address, info in found.items():
         if info.engine_type is not first_info.engine_type:
-            raise UsageError(f"{first_info.label} answers at {first.url}, but {info.label} at {address.url}", remedy)
+            raise UsageError(
+                f"{first_info.label} answers at {first.url}, but {info.label} at {address.url}", remedy
+            ).about("url")
         if info.cluster is not None:
             clusters.setdefault(info.cluster, address)
     if len(clusters) > 1:
         one, other, *_ = [address.url for address in clusters.values()]
-        raise UsageError(f"{one} and {other} belong to different clusters", remedy)
+        raise UsageError(f"{one} and {other} belong to different clusters", remedy).about("url")
 
 
 def _identify(address: Address) -> EngineInfo:

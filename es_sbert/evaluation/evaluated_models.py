@@ -137,7 +137,7 @@ def open_model(
         raise UsageError(
             f"{spec} is a cross-encoder that was not exported",
             f"Export it first: `es-sbert export {spec} -o RERANKER`.",
-        )
+        ).about("model", spec)
     else:
         model = OnnxEmbedder(Encoder(spec, report=report, **options))
         warnings = model.encoder.info.warnings

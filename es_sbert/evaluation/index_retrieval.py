@@ -10,7 +10,7 @@ from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.batched import batched
 from es_sbert.engines.connect import EngineOrClient
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import IndexMismatch, SourceError
+from es_sbert.errors import IndexMismatch, SourceError, about_setting
 from es_sbert.evaluation.beir_files import RetrievalCollection, read_beir_folder
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport, retrieval_row
@@ -68,10 +68,8 @@ def evaluate_index(
     data = judgements
     if not isinstance(data, RetrievalCollection):
         read = read_beir_folder if Path(data).is_dir() else read_judgements
-        try:
+        with about_setting("judgements", judgements, SourceError):
             data = read(Path(data), limit=limit)
-        except SourceError as error:
-            raise error.about("judgements", judgements) from None
     settings: Any = {name: options.get(name, "auto") for name in ("device", "precision", "runtime")} | {"limit": limit}
     report: Callable[[str], None] = options.get("report", no_report)
     with SemanticIndex(index, engine, **opening) as semantic:  # type: ignore[arg-type]

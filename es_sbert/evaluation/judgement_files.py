@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.arguments import as_texts, wrong_argument
-from es_sbert.errors import SourceError
+from es_sbert.errors import SourceError, about_setting
 from es_sbert.evaluation.beir_files import RetrievalCollection, sample_rows
 from es_sbert.io.tables import MissingColumns, Table, read_table
 
@@ -64,6 +64,18 @@ class LabeledQuery:
         if not isinstance(self.text, str):
             raise wrong_argument("text", self.text, "a str")
         as_texts(self.ids, "ids")  # ("doc2") is a str
+
+
+def labeled_queries(name: str, given: Any) -> Any:
+    """Return the labeled queries of an argument, a file or a list.
+
+    Raises:
+        See `read_judgements`.
+    """
+    if not isinstance(given, str | Path):
+        return given
+    with about_setting(name, given, SourceError):
+        return read_labeled_queries(Path(given))
 
 
 def read_labeled_queries(path: Path) -> list[LabeledQuery]:

@@ -17,7 +17,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from es_sbert.arguments import invalid_unicode
+from es_sbert.arguments import as_text
 from es_sbert.batched import slice_by_size
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.encoder.encoder import Encoder
@@ -314,9 +314,11 @@ def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None,
     """Keys of texts. Callers do not share vectors, so that response times do not reveal what others searched for."""
     try:
         hashes = [hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest() for text in texts]
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError:
         # Reject the text before the tokenizer, where it would make the texts of other requests fail too.
-        raise invalid_unicode(texts) from error
+        for text in texts:
+            as_text(text)
+        raise
     return [(fingerprint, kind, digest) for digest in hashes]
 
 

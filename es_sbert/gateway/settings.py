@@ -73,7 +73,9 @@ class ModelSettings(FrozenSettings):
     def _names_are_clear(self) -> ModelSettings:
         for name in self.public_names:
             if self.public_names.count(name) > 1:
-                raise UsageError(f"two models would be served as {name!r}", "Rename the folder of one of them.")
+                raise UsageError(f"two models would be served as {name!r}", "Rename the folder of one of them.").about(
+                    "models"
+                )
         return self
 
     @property

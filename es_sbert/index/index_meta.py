@@ -124,7 +124,7 @@ def _mapping_lock(index: IndexState) -> Iterator[None]:
         try:
             path = cache_folder() / "locks" / f"mapping-{index.uuid}.lock"
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lock(path, lambda: None, timeout=_LOCK_SECONDS))
+            stack.enter_context(file_lock(path, timeout=_LOCK_SECONDS))
         except (OSError, UsageError) as error:
             # Continue without the lock: the process relies on reading its change back, like one on another machine.
             reason = error.message if isinstance(error, UsageError) else str(error)

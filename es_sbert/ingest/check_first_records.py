@@ -67,6 +67,7 @@ _NAMED_DOCUMENTS, _NAMED_PROBLEMS = 100, 3
 # Documents of the index that are searched for a field.
 _SAMPLE = 100
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
+_OBJECTS_REMEDY = 'Make each document an object with fields: {"text": "a text"} in JSON, a dict in Python.'
 _DOCUMENTS_HAVE = "The documents have"
 
 
@@ -394,7 +395,7 @@ def _refuse_unloadable(first: FirstRecords) -> NoReturn:
         problem = f"{problem}: the text field {' or '.join(rules.text_fields)} {cause} in all of them"
     if not first.objects:
         are_lines_of_json = all(isinstance(reject.reason, JsonProblem) for reject in first.rejects)
-        raise SourceError(problem, _json_remedy(first) if are_lines_of_json else "Correct the source.")
+        raise SourceError(problem, _json_remedy(first) if are_lines_of_json else _OBJECTS_REMEDY)
     named = first.missing if rules.id_field is None else [*first.missing, rules.id_field]
     unknown = [name for name in named if all(find_field(fields, name) is MISSING for fields in first.objects)]
     raise SourceError(problem, f"{fields_hint(unknown, first.field_names(), _DOCUMENTS_HAVE)} {_correct()}")

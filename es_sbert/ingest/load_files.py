@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from pydantic import NonNegativeInt, ValidationError
+from pydantic import NonNegativeInt
 
-from es_sbert.arguments import check_arguments, settings_error, spell_out, with_defaults
+from es_sbert.arguments import check_arguments, spell_out, with_defaults
 from es_sbert.encoder.encoder import Encoder, ModelOptions, chosen_encoder
 from es_sbert.engines.connect import EngineOrClient, address_settings, connected
 from es_sbert.engines.engine import Engine
@@ -111,9 +111,7 @@ def load_files(
             raise UsageError(
                 f"{setting('ray')} cannot be combined with {setting('watch_seconds')} or {setting('retry')}",
                 f"Leave out {setting('ray')}, or the other one.",
-                setting="ray",
-                value=settings.ray,
-            )
+            ).about("ray", settings.ray)
         if connection is None or options.get("encoder") is not None:
             raise UsageError(
                 "the workers of a Ray cluster open the engine and the model themselves",
@@ -179,10 +177,7 @@ def load_settings(
         values["max_errors"] = ErrorLimit.parse(str(values["max_errors"]))
     if values.get("format") == "auto":
         del values["format"]
-    try:
-        return IngestSettings(index=index, **values)
-    except ValidationError as error:
-        raise settings_error(error) from None
+    return IngestSettings(index=index, **values)
 
 
 def _always(candidates: PruneCandidates) -> bool:

@@ -88,7 +88,7 @@ def ray_connection(address: str) -> Iterator[None]:
         raise UsageError(
             "Ray Client addresses (ray://) are not supported: the checkpoint file must be on a node of the cluster",
             f"Run the command on a machine that belongs to the cluster, with {setting('ray', 'auto')}.",
-        )
+        ).about("ray", address)
     # Ray's own logging is silenced: its failures are raised as ClusterError.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     for name in ("ray", "ray.data"):

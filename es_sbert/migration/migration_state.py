@@ -349,10 +349,7 @@ def migration_lock(url: str, alias: str) -> Iterator[None]:
         UsageError: another process is migrating the same alias.
         OutputError: the cache folder cannot be written.
     """
-
-    def refuse() -> None:
-        raise UsageError(f"another process is migrating {alias}", "Let it finish, or stop it first.")
-
+    busy = UsageError(f"another process is migrating {alias}", "Let it finish, or stop it first.")
     with ExitStack() as locks:
         for address in sorted(set(split_addresses(url))):
             path = cache_folder() / f"migrate-{hashlib.sha256(f'{address} {alias}'.encode()).hexdigest()[:32]}.lock"
@@ -362,5 +359,5 @@ def migration_lock(url: str, alias: str) -> Iterator[None]:
             except OSError as error:
                 remedy = "Set ES_SBERT_CACHE to a folder that this user can write to."
                 raise OutputError(f"the lock file {path} cannot be written: {error.strerror}", remedy) from error
-            locks.enter_context(file_lock(path, refuse))
+            locks.enter_context(file_lock(path, busy))
         yield

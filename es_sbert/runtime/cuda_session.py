@@ -351,14 +351,14 @@ def open_cuda_session(
         raise DeviceError(
             f"{device} was requested, but the session runs on {session.get_providers()[0]}",
             f"Check `es-sbert doctor --device {device}`, or use the CPU: {setting('device', 'cpu')}.",
-        )
+        ).about("device", f"{device}")
     refused = non_shape_operators(operators_on_cpu(session))
     if refused:
         raise DeviceError(
             f"{path} would run partly on the CPU: CUDA has no kernel for its {', '.join(refused)}",
             "Export the model again with this installation (`es-sbert export MODEL -o BUNDLE`), or use "
             f"{setting('device', 'cpu')}.",
-        )
+        ).about("device", f"{device}")
     try:
         session.run(None, warmup_inputs(session))
     except Exception as error:

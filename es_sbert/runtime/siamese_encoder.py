@@ -25,10 +25,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from es_sbert.bundle.model_files import (
-    COPY_AGAIN,
     find_weight_files,
     module_entry,
     read_json,
+    unfilled_weights,
     write_json,
     write_module_entries,
 )
@@ -402,11 +402,7 @@ def load_transformer(model: SentenceModel) -> nn.Module:
     """
     folder = model.transformer_folder
     find_weight_files(folder)  # refuses pickles before another library opens them
-    transformer, missing_keys = load_pretrained(AutoModel, folder, **_config_options(model))
-    # transformers fills what is missing with random numbers; only the pooler, which is not used, may be missing.
-    missing = sorted(key for key in missing_keys if "pooler" not in key)
-    if missing:
-        raise BundleInvalid(f"the weights in {folder} lack {', '.join(missing[:3])}", COPY_AGAIN)
+    transformer = load_pretrained(AutoModel, folder, **_config_options(model))
     pooler = getattr(transformer, "pooler", None)
     if pooler is not None:
         # The layer for next-sentence prediction gets no gradient from a sentence vector.
@@ -428,8 +424,8 @@ def _config_options(model: SentenceModel) -> dict[str, Any]:
         raise _open_error(model.transformer_folder, error) from error
 
 
-def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any, set[str]]:
-    """Load a network of transformers in float32, on the CPU; return it, and the names of tensors that the folder lacks.
+def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> Any:
+    """Load a network of transformers in float32, on the CPU.
 
     Args:
         auto_class: One of transformers' auto classes, such as `AutoModel`.
@@ -437,10 +433,10 @@ def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any,
         options: More arguments of `from_pretrained`.
 
     Raises:
-        BundleInvalid: transformers cannot open the folder.
+        BundleInvalid: transformers cannot open the folder, or the weights do not fill the network.
     """
     try:
-        network, loading = auto_class.from_pretrained(
+        network, loaded = auto_class.from_pretrained(
             str(folder),
             use_safetensors=True,
             local_files_only=True,
@@ -451,7 +447,10 @@ def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any,
         )
     except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
         raise _open_error(folder, error) from error
-    return network, set(loading["missing_keys"])
+    # Without a head, the pooler is not used, so it may be missing.
+    if missing := [name for name in loaded["missing_keys"] if auto_class is not AutoModel or "pooler" not in name]:
+        raise unfilled_weights(folder, missing, loaded["unexpected_keys"])
+    return network
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.arguments import invalid_unicode
+from es_sbert.arguments import as_text
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN
@@ -220,8 +220,10 @@ class SentenceTokenizer(ModelTokenizer):
                 if (prefix := self._tokenize_prefix(text, maximum)) is not None
             }
             ids, words = self._token_ids([text for n, text in enumerate(inputs) if n not in prefixes])  # each (tokens,)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise invalid_unicode(texts) from error
+        except (TypeError, UnicodeEncodeError):
+            for text in texts:
+                as_text(text)
+            raise
         lengths = list(map(len, ids))
         rows = [truncate_ids(row, maximum, self._suffix) for row in ids]
         for number, (row, tokens) in sorted(prefixes.items()):
@@ -412,8 +414,10 @@ class PairTokenizer(ModelTokenizer):
         pairs = list(zip(prompted, second, strict=True))
         try:
             encodings = self._tokenizer.encode_batch_fast(pairs)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise invalid_unicode((*first, *second)) from error
+        except (TypeError, UnicodeEncodeError):
+            for text in (*first, *second):
+                as_text(text)
+            raise
         ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
         self._check_tokens(ids)
         return TokenizedPairs(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from es_sbert.arguments import wrong_argument
+from es_sbert.arguments import check_range, wrong_argument
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
@@ -45,8 +45,8 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None) -> int:
 
 def _rerank_window(k: int, window: int | None) -> int:
     """Return the number of hits to rerank: `window`, else 50, or k if that is more."""
-    if window is not None and not 1 <= window <= MAX_WINDOW:
-        raise UsageError(f"the rerank window is {window}", f"Rerank 1 to {MAX_WINDOW:,} hits.").about("window", window)
+    if window is not None:
+        check_range("window", window, {"ge": 1, "le": MAX_WINDOW})
     return window or min(MAX_WINDOW, max(DEFAULT_WINDOW, k))
 
 
@@ -101,7 +101,7 @@ def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
             "the mapping does not say which fields the documents' text is made of, so there is nothing to rerank",
             f"Load the documents with `es-sbert ingest` and {setting('text_fields')} or {setting('text_template')}, "
             "which stores the fields.",
-        )
+        ).about("rerank")
     template = TextTemplate.parse(meta.text)
 
     def text_of(hit: Hit | HybridHit) -> str | None:

@@ -32,6 +32,7 @@ from enum import StrEnum
 import numpy as np
 import orjson
 
+from es_sbert.arguments import check_range
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
@@ -181,13 +182,11 @@ class VectorQuery:
                 f"Set it to {self.k:,} to {MAX_K:,}: at least k, the depth of a hybrid search and the window of a "
                 "reranker.",
             ).about("num_candidates", self.num_candidates)
-        if self.oversample is not None and not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
-            remedy = f"Set it to a factor from 1 to {MAX_OVERSAMPLE:g}."
-            raise UsageError(f"oversample is {self.oversample:g}", remedy).about("oversample", self.oversample)
-        if self.min_cosine is not None and not -1.0 <= self.min_cosine <= 1.0:
-            raise UsageError(f"min_cosine is {self.min_cosine:g}", "Use -1 to 1.").about("min_cosine", self.min_cosine)
-        if not 0.0 < self.boost < math.inf:
-            raise UsageError(f"the boost is {self.boost:g}", "Use a number above 0.").about("boost", self.boost)
+        if self.oversample is not None:
+            check_range("oversample", self.oversample, {"ge": 1, "le": MAX_OVERSAMPLE})
+        if self.min_cosine is not None:
+            check_range("min_cosine", self.min_cosine, {"ge": -1, "le": 1})
+        check_range("boost", self.boost, {"gt": 0, "lt": math.inf})
         if not isinstance(self.vector, list):
             check_query_vector(self.vector)
 

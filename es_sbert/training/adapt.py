@@ -31,7 +31,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier, without_retries
 from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
-from es_sbert.evaluation.judgement_files import LabeledQuery, read_labeled_queries
+from es_sbert.evaluation.judgement_files import LabeledQuery, labeled_queries
 from es_sbert.evaluation.ranking import measure_ranking, search_exact
 from es_sbert.evaluation.significance import PairedDifference, Verdict, paired_difference
 from es_sbert.filesystem import file_lock, open_output
@@ -507,8 +507,7 @@ def adapt_model(
     # Without characters that names of models cannot have.
     default = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', index).strip('._-') or 'index'}-tuned"
     wanted = AdaptSettings(index=index, name=name or default, body_fields=body, **chosen)
-    evaluated, trained = map(_labeled, (queries, train_queries))
-    inputs = AdaptInputs(evaluated, trained or ())
+    inputs = AdaptInputs(labeled_queries("queries", queries), labeled_queries("train_queries", train_queries))
     policy = RetryPolicy(running["retry_seconds"])
     retrying = make_retrier(policy, lambda reason: report(f"waiting for the engine: {reason}"))
     with connected(engine) as opened:
@@ -522,20 +521,13 @@ def adapt_model(
     return result if run.model_folder.is_dir() else replace(result, model=None)
 
 
-def _labeled(queries: str | Path | Sequence[LabeledQuery] | None) -> Sequence[LabeledQuery] | None:
-    return read_labeled_queries(Path(queries)) if isinstance(queries, str | Path) else queries
-
-
 def _adapt(run: Adaptation, *, resume: bool) -> AdaptResult:
     folder = run.folder
     state = run.retrying(lambda: require_index(run.engine, run.settings.index))
-
-    def refuse() -> None:
-        raise UsageError(f"another `es-sbert adapt` is writing to {folder}", "Wait for it, or use another folder.")
-
+    busy = UsageError(f"another `es-sbert adapt` is writing to {folder}", "Wait for it, or use another folder.")
     with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with file_lock(folder / "lock", refuse):
+    with file_lock(folder / "lock", busy):
         run.begin(resume=resume)
         try:
             result = run.finish(state)

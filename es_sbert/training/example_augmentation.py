@@ -25,7 +25,7 @@ from transformers import AutoModelForSequenceClassification
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import BundleInvalid, SourceError, UnsupportedSetting
+from es_sbert.errors import SourceError, UnsupportedSetting
 from es_sbert.evaluation.ranking import search_exact
 from es_sbert.filesystem import open_output
 from es_sbert.messages import pluralize
@@ -95,12 +95,7 @@ class TorchPairScorer:
         self._tokenizer = ModelTokenizer(model)
         with quiet_transformers():
             # CrossEncoder would give a model without a head random weights.
-            _, missing = load_pretrained(AutoModelForSequenceClassification, folder)
-            if missing:
-                raise BundleInvalid(
-                    f"the weights in {folder} lack {', '.join(sorted(missing)[:3])}",
-                    "Use the folder of a trained cross-encoder.",
-                )
+            load_pretrained(AutoModelForSequenceClassification, folder)
             options = {"dtype": torch.float32, "use_safetensors": True}
             self._network = CrossEncoder(str(folder), device=device, local_files_only=True, model_kwargs=options)
 

@@ -114,7 +114,8 @@ class RunFolder:
         with translate_disk_errors(self.output):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock_file.touch()
-        with file_lock(lock_file, self._refuse):
+        remedy = "Wait for it, stop it, or use another folder."
+        with file_lock(lock_file, UsageError(f"another process is training in {self.output}", remedy)):
             if not resume:
                 self._check_empty(path)  # another process may have started a run since the first check
                 write_json(path, settings)
@@ -127,11 +128,6 @@ class RunFolder:
             UsageError: OUTPUT is a file, or is not empty.
         """
         self._check_empty(self.output)
-
-    def _refuse(self) -> None:
-        raise UsageError(
-            f"another process is training in {self.output}", "Wait for it, stop it, or use another folder."
-        )
 
     def _check_empty(self, path: Path) -> None:
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):

@@ -101,7 +101,7 @@ def choose_training_precision(
     if device == "cpu" and requested == "fp16":  # transformers would silently train in fp32
         raise DeviceError(
             "training in fp16 requires a CUDA device", "Set precision: bf16 or fp32, or train on a CUDA device."
-        )
+        ).about("precision", requested)
     best: NumberFormat = "bf16" if device == "cuda" and has_bf16 else "fp32"
     return TrainingPrecision(best if requested == "auto" else requested, tf32=device == "cuda" and requested != "fp32")
 

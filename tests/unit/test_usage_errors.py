@@ -10,19 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert import SemanticIndex, calibrate_index, errors, evaluate_index, load_files
+from es_sbert import SemanticIndex, adapt_model, calibrate_index, errors, evaluate_index, load_files
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import encode_json
-from es_sbert.errors import (
-    EsSbertError,
-    ModelNotFound,
-    RecipeInvalid,
-    RequestFailed,
-    TlsFailed,
-    UsageError,
-    WrongArgument,
-)
+from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, RequestFailed, UsageError, WrongArgument
 from es_sbert.exporters import export_model
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings, check_index_name
 from es_sbert.gateway.upstream import Upstream
@@ -50,7 +42,7 @@ def test_a_usage_error_survives_copying_and_pickling_with_its_notes_and_data() -
 def test_each_error_has_a_code_of_its_own() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EsSbertError)]
     assert len({kind.code for kind in kinds}) == len(kinds)
-    assert (TlsFailed.code, RequestFailed("m", "r", 404).code) == ("tls_failed", "request_failed")
+    assert (errors.TlsFailed.code, RequestFailed("m", "r", 404).code) == ("tls_failed", "request_failed")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +76,11 @@ def test_usage_errors_are_not_wrapped(build: Callable[[], object], setting: str 
         (lambda: load_files("docs", retry="letters.jsonl", encoding="latin-1"), "encoding", "latin-1"),
         (lambda: calibrate_index("docs", queries="/nope"), "queries", "/nope"),
         (lambda: evaluate_index("docs", "/nope"), "judgements", "/nope"),
+        (lambda: adapt_model("docs", "/nope", train_queries="/no"), "train_queries", "/no"),
+        (lambda: EngineSettings(timeout="x"), "timeout", "x"),
+        (lambda: EngineSettings(password=["x"]), "password", None),  # it is secret
+        (lambda: Encoder("/"), "model", "/"),
+        (lambda: Encoder("all-MiniLM-L6-v2", device="cpu").embed_query("\ud800"), "text", "\ud800"),
         (lambda: Encoder("all-MiniLM-L6-v2", device="cpu", precision="fp16"), "precision", "fp16"),
     ],
 )

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_sbert.config import expand_home, home_folder
 from es_sbert.engines.local.server_process import may_enter, process_identity
-from es_sbert.errors import LocalEngineError
+from es_sbert.errors import LocalEngineError, error_summary
 from es_sbert.filesystem import open_output
 
 HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
@@ -133,9 +133,8 @@ class EngineHome:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
             raise LocalEngineError(
-                f"{path} cannot be read: {reason}",
+                f"{path} cannot be read: {error_summary(error)}",
                 "Run this as the user who started the server, or as root. If it does not run, remove the file.",
             ) from error
 

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -21,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from es_sbert.arguments import invalid_unicode
+from es_sbert.arguments import as_text
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.encoder.text_pipeline import EncodeResult
 from es_sbert.engines.rest import Json
@@ -101,9 +102,7 @@ class OpenAIApi:
             raise UsageError(
                 f"the vectors of {name} have {embedder.info.dimensions} dimensions, not {dimensions}",
                 f"Leave 'dimensions' out, or set it to at most {embedder.info.dimensions}.",
-                setting="dimensions",
-                value=dimensions,
-            )
+            ).about("dimensions", dimensions)
         encoded = await embedder.embed(request.texts, request.kind)
         encoded = replace(encoded, vectors=cut_vectors(encoded.vectors, dimensions))
         body = embeddings_response(encoded, name, embedder.input_limit(request.kind), request.encoding_format)
@@ -183,7 +182,8 @@ def parse_embeddings_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
                 _check_items(items, most, limit)
         request = EmbeddingsRequest.model_validate(parsed)
     except orjson.JSONDecodeError as error:
-        raise _lone_surrogate(body) or UsageError(f"the body is not JSON: {error}", example) from error
+        _check_unicode(body)
+        raise UsageError(f"the body is not JSON: {error}", example) from error
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         field = str(problem["loc"][0]) if problem["loc"] else None
@@ -215,13 +215,12 @@ def _check_items(items: list[object], most: int, limit: str) -> None:
             raise UsageError(f"'input[{position}]' is {shown}, not a text", remedy).about("input", item)
 
 
-def _lone_surrogate(body: bytes) -> UsageError | None:
-    """The error for a text that was cut in a surrogate pair, as JavaScript does. It is JSON, but orjson refuses it."""
-    try:
-        items = json.loads(body)["input"]
-        return invalid_unicode([items] if isinstance(items, str) else items).about("input")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None  # the caller raises the error of orjson
+def _check_unicode(body: bytes) -> None:
+    """Refuse a text that was cut in a surrogate pair, as JavaScript does. It is JSON, but orjson refuses it."""
+    with suppress(json.JSONDecodeError, UnicodeDecodeError, AttributeError, RecursionError):  # orjson's error remains
+        for name, value in json.loads(body).items():
+            for text in value if isinstance(value, list) else [value]:
+                as_text(str(text), name)
 
 
 def cut_vectors(vectors: Vectors, dimensions: int) -> Vectors:

@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from es_sbert.engines.rest import Json
-from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
+from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, error_summary
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
@@ -70,9 +70,7 @@ def parse_page_request(raw: bytes) -> RewriteBodyRequest:
     try:
         return RewriteBodyRequest.model_validate(parse_object(raw))
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        location = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise BadRequest(f"{location}: {first['msg']}", "Reload the page: the gateway may have been updated.") from None
+        raise BadRequest(error_summary(error), "Reload the page: the gateway may have been updated.") from None
 
 
 class EngineErrorReply(Exception):
