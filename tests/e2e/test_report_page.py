@@ -287,6 +287,19 @@ def test_narrow_page_folds_identical_texts_and_shows_found_ones(open_report: Ope
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
+def test_groups_are_listed_from_the_least_similar_on_request(open_report: OpenReport) -> None:
+    groups = [ReportGroup("1", (0, 1, 2), (1, 0.99, 0.98), kept=0), ReportGroup("2", (3, 4), (1, 0.96), kept=3)]
+    tab = open_report(report(ReportKind.DUPLICATES, ["one", "two", "three", "four", "five"], groups))
+    expect(tab.details.locator("h3")).to_have_text(["Group 1", "Group 2"])
+    tab.page.get_by_label("Order").select_option("least similar first")
+    expect(tab.details.locator("h3")).to_have_text(["Group 2", "Group 1"])
+    expect(tab.groups).to_have_text(["fourGroup 2 · 2 texts, lowest 0.960", "oneGroup 1 · 3 texts, lowest 0.980"])
+    tab.groups.first.click()
+    expect(tab.page.get_by_role("button", name="Previous")).to_be_disabled()
+    tab.page.get_by_role("button", name="Next").click()
+    expect(tab.page.locator("#details-heading")).to_have_text("Group 1")
+
+
 def test_equal_stretches_are_folded_and_a_narrow_list_is_closed(open_report: OpenReport) -> None:
     shared = " ".join(["the same words"] * 60)
     texts = [f"One {shared} end.", f"Two {shared} end."]

@@ -39,23 +39,37 @@ function groupsWith(found) {
   return groups.filter(({ members }) => members.some((text) => all.has(text))).length;
 }
 
+const groupOrder = groups.map((_, number) => number);
+
 /** The list of groups: one tab stop, in which arrow keys move. */
 class GroupList {
   #list = byId("group-list");
-  #items = [];
+  #items = []; // by group
   #current = 0;
   #grow;
   #found = null; // texts
 
   /** `go` is called with a selected group, `look` with the group under the pointer, -1 for none. */
   constructor(go, look) {
+    this.go = go;
+    this.#list.addEventListener("keydown", (event) => this.#press(event));
+    this.#list.addEventListener("mouseover", ({ target }) => look(this.#buttons().indexOf(target.closest("button"))));
+    this.#list.addEventListener("mouseleave", () => look(-1));
+    this.#list.addEventListener("focusin", ({ target }) => this.#move(this.#buttons().indexOf(target)));
+    this.fill();
+  }
+
+  /** List all groups in their order. */
+  fill() {
     const total = report.total.groups;
     this.#name(total);
+    this.#items = [];
+    this.#current = groupOrder[0];
     this.#grow = growingList(this.#list, byId("more-groups"), {
-      items: groups.map((_, number) => number),
+      items: groupOrder,
       size: GROUPS_AT_A_TIME,
       unit: GROUP_UNIT,
-      render: (number) => this.#item(number, go),
+      render: (number) => this.#item(number),
       tell: (shown) => {
         const left = total - groups.length;
         byId("groups-count").textContent = groups.length === 0
@@ -63,17 +77,14 @@ class GroupList {
           : `${shown < total ? `${numbers.format(shown)} of ${counted(total, ...GROUP_UNIT)} listed.` : ""}${left > 0 ? ` ${counted(left, ...GROUP_UNIT)} ${left === 1 ? "is" : "are"} not on this page.` : ""}`;
       },
     });
-    this.#list.addEventListener("keydown", (event) => this.#press(event));
-    this.#list.addEventListener("mouseover", ({ target }) => look(this.#buttons().indexOf(target.closest("button"))));
-    this.#list.addEventListener("mouseleave", () => look(-1));
-    this.#list.addEventListener("focusin", ({ target }) => this.#move(this.#buttons().indexOf(target)));
+    if (this.#found !== null) this.showFound(this.#found);
   }
 
   /** Show which group is selected; -1 for none. */
   select(number) {
     for (const button of this.#list.querySelectorAll("[aria-pressed=true]")) button.setAttribute("aria-pressed", "false");
     if (number === -1) return;
-    while (this.#buttons().length <= number) this.#grow();
+    while (this.#items[number] === undefined) this.#grow();
     const button = this.#buttons()[number];
     button.setAttribute("aria-pressed", "true");
     this.#move(number);
@@ -90,7 +101,8 @@ class GroupList {
   /** Show only groups with some of these texts, and how many, those with the most first; null shows all groups with their sizes. */
   showFound(found) {
     this.#found = found === null ? null : new Set(found);
-    const items = this.#items.map((item, number) => ({ item, count: this.#count(item, number) }));
+    const listed = groupOrder.filter((number) => this.#items[number] !== undefined);
+    const items = listed.map((number) => ({ item: this.#items[number], count: this.#count(this.#items[number], number) }));
     this.#name(found === null ? report.total.groups : groupsWith(found));
     if (found !== null && !isPairs) items.sort((one, two) => two.count - one.count);
     this.#list.append(...items.map(({ item }) => item));
@@ -103,11 +115,11 @@ class GroupList {
     byId("groups-heading").textContent = `${kind.heading} (${shown < report.total.groups ? `${numbers.format(shown)} of ` : ""}${all})`;
   }
 
-  #item(number, go) {
+  #item(number) {
     const { size, cosine } = groups[number];
     const item = element("li", {}, element(
       "button",
-      { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
+      { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => this.go(number, event.detail === 0) },
       isPairs ? element("span", { class: "number" }, numbers.format(number + 1)) : swatchOf(classOfGroup[number]),
       (isPairs ? namesOf(groups[number]) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, breakable(name))),
       isPairs
@@ -165,8 +177,9 @@ function showDetails(number, go) {
   for (const button of ["show-all", "previous", "next"].map(byId)) button.hidden = number === -1;
   byId("show-map").textContent = number === -1 ? "Show map" : "Show on map";
   byId("show-map").hidden = isPairs || textCount === 0 || (isClusters && number === -1);
-  byId("previous").disabled = number === 0;
-  byId("next").disabled = number === groups.length - 1;
+  const place = groupOrder.indexOf(number);
+  byId("previous").disabled = place === 0;
+  byId("next").disabled = place === groups.length - 1;
   byId("show-all").textContent = `← All ${kind.many}`;
   const say = (words, hasMarks = !isClusters) => note.replaceChildren(words, ...(hasMarks ? [" ", element("span", { class: "key" }, element("del", {}, `only in the ${kind.sides[0]}`), " ", element("ins", {}, `only in the ${kind.sides[1]}`))] : []));
   if (number !== -1) {
@@ -186,13 +199,13 @@ function showDetails(number, go) {
   }
   heading.textContent = `All ${kind.many}`;
   growingList(body, more, {
-    items: groups.map((_, each) => each),
+    items: groupOrder,
     size: ROWS_AT_A_TIME,
     unit: GROUP_UNIT,
     render: (each) => overviewOf(each, go),
     tell: (shown) => {
       if (groups.length === 0) say(`No ${kind.many} were found.`, false);
-      else say(`${shown < report.total.groups ? `${numbers.format(shown)} of ` : ""}${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : isClusters ? `, the ${OVERVIEW_ROWS} most typical texts of each` : ", each with its least similar texts"}.`);
+      else say(`${shown < report.total.groups ? `${numbers.format(shown)} of ` : ""}${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : isClusters ? `, the ${OVERVIEW_ROWS} most typical texts of each, by cosine with its mean` : ", each with its least similar texts"}.${groups.some((_, each) => isChain(each)) ? ` Linked: through other texts of the group, below ${minimum}.` : ""}`);
     },
   });
 }
@@ -217,7 +230,7 @@ function overviewOf(number, go) {
 /** Show the legend of the map: numbers, and the texts in no group, which no list holds. The list of groups shows the other colors. */
 function showLegend(goToUngrouped) {
   const left = report.total.texts - report.total.grouped;
-  if (!isClusters && groups.length > 0) byId("legend").append(element("li", {}, "Numbers: groups"));
+  if (!isClusters && groups.length > 0) byId("legend").append(element("li", {}, "1 = group 1"));
   if (left > 0) byId("legend").append(element("li", {}, element(
     "button",
     { type: "button", class: "link", click: goToUngrouped },

@@ -31,7 +31,7 @@ function labelsOf(together, width, isWhole) {
   if (!isClusters && !isWhole) return [headingOf(group)];
   if (!isClusters) return [`${together.slice(0, MOST_NUMBERS).map((each) => numbers.format(each + 1)).join(", ")}${together.length > MOST_NUMBERS ? ", …" : ""}`];
   const short = beginning(keywords.get(group), NARROW_LABEL);
-  return width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
+  return isWhole && width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
 }
 
 /** Groups of near-duplicates with the smaller ones whose points cover theirs, the largest first; each cluster alone. */
@@ -61,7 +61,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
   const countIn = countsOf(texts, at, width, height);
   const largest = Math.max(...wanted.map(({ members }) => members.length));
   const mayHide = isWhole && isClusters;
-  const candidates = ({ group, members, names }) => {
+  const candidates = ({ group, isShared, members, names }) => {
     const own = members.filter((_, place) => place % Math.ceil(members.length / SAMPLED) === 0).map(at);
     const each = members.length / own.length; // texts for each sampled one
     const cells = own.map((position) => position.map(cellOf));
@@ -82,7 +82,7 @@ function placeLabels(wanted, texts, at, { width, height, radius, isWhole }) {
           const [hidden, near] = [countIn(covered), ownIn(around)];
           const share = Math.min(1, near / Math.max(1, countIn(around)));
           const lost = mayHide ? 0.2 * hidden + 0.6 * foreignIn(covered) : (wanted.length === 1 ? 1.5 : 20) * hidden;
-          places.push({ ...box, group, own, foreignIn, from: [atX, atY], words, middle, line, hidden, share, cost: (isWhole ? 4 : 8) * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) + (wanted.length === 1 && down > 0 ? 3 : 0) }); // the description of a point is below it
+          places.push({ ...box, group, isShared, own, foreignIn, from: [atX, atY], words, middle, line, hidden, share, cost: (isWhole ? 4 : 8) * (1 - share) - (isWhole ? members.length / largest : 5 * near / members.length) + Math.min(lost, 40) + Math.hypot(middle - atX, down) / (isWhole ? 25 : 12) + (wanted.length === 1 && down > 0 ? 3 : 0) }); // the description of a point is below it
         }
       }
       return places.sort((one, two) => one.cost - two.cost);

@@ -104,6 +104,11 @@ showDetails(-1, (number) => select(number));
 showAbout(-1);
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.readColors());
+byId("order-by").addEventListener("change", ({ currentTarget }) => {
+  groupOrder.sort((one, two) => (currentTarget.value === "cosine" ? groups[one].cosine - groups[two].cosine : 0) || one - two);
+  groupList.fill();
+  select(selected, false);
+});
 byId("zoom-in").addEventListener("click", () => map.zoom(1.4));
 byId("zoom-out").addEventListener("click", () => map.zoom(1 / 1.4));
 byId("zoom-all").addEventListener("click", () => map.showAll());
@@ -123,7 +128,7 @@ byId("show-all").addEventListener("click", () => {
 for (const [id, step] of [["previous", -1], ["next", 1]]) {
   byId(id).setAttribute("aria-label", `${id === "next" ? "Next" : "Previous"} ${kind.one}`);
   byId(id).addEventListener("click", ({ currentTarget }) => {
-    select(selected + step, false);
+    select(groupOrder[groupOrder.indexOf(selected) + step], false);
     showTop(byId("details"));
     if (currentTarget.disabled) byId("details-heading").focus({ preventScroll: true });
   });
