@@ -152,7 +152,7 @@ def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool, Mapping[
         problems = [each for each, its_place in zip(error.errors(), places, strict=True) if its_place == place]
         allowed = " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in problems))
         is_type = all(each["type"] != "literal_error" or not isinstance(value, str) for each in problems)
-        bounds = next((each["ctx"] for each in problems if each.get("ctx", {}).keys() & _BOUNDS), {})
+        bounds: dict[str, Any] = next((each["ctx"] for each in problems if each.get("ctx", {}).keys() & _BOUNDS), {})
         return allowed, is_type, bounds, place, problems[0]["input"]
     return None
 
