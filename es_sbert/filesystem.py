@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.005
 
 @contextmanager
 def file_lock(
-    path: Path, on_wait: Callable[[], object] | Exception = bool, *, timeout: float | None = None
+    path: Path, on_wait: Callable[[], object] | Exception = lambda: None, *, timeout: float | None = None
 ) -> Iterator[None]:
     """Hold a lock while the block runs; the system releases it even if this process is killed.
 

@@ -160,7 +160,7 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
         pooling = tuple(Pooling(mode) for mode in modes)
         width = int(config.get("embedding_dimension") or config["word_embedding_dimension"])
     except (KeyError, ValueError, TypeError) as error:
-        raise BundleInvalid(f"{folder / 'config.json'}: {error}", COPY_AGAIN) from error
+        raise BundleInvalid(f"{folder / 'config.json'} lacks a pooling or its width: {error}", COPY_AGAIN) from error
     if not pooling:
         raise BundleInvalid(f"{folder / 'config.json'} names no pooling mode", "Set pooling_mode, e.g. to mean.")
     include_prompt = bool(config.get("include_prompt", True))
