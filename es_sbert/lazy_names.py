@@ -1,9 +1,10 @@
-"""Public names of a package that are imported when they are first used, so that importing the package stays fast."""
+"""Imports that are put off until a name is first used, or left out, so that importing a package stays fast."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 
 
@@ -32,3 +33,15 @@ def lazy_names(
         return sorted({*members, *modules})
 
     return get_name, list_names
+
+
+@contextmanager
+def hidden_modules(*names: str) -> Iterator[None]:
+    """Let imports of these modules fail within the block, unless the process has already imported them."""
+    hidden = set(names) - sys.modules.keys()
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]

@@ -8,6 +8,7 @@ is reading, bulk requests and the engine's own work on the same vectors.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from contextlib import closing
@@ -16,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.ready_vectors import ReadyEncoder
-from es_sbert.cli.main import collect_garbage_less_often
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.ingest.ingest_settings import IngestSettings
@@ -41,7 +41,7 @@ def load_ready_vectors(url: str, index: str, file: Path, vectors: Vectors, index
 def main() -> int:
     """Load, and print the summary."""
     url, index, file, vectors, index_type = sys.argv[1:]
-    collect_garbage_less_often()
+    gc.set_threshold(50_000)  # as the command line does
     report = load_ready_vectors(url, index, Path(file), np.load(vectors), index_type)
     print(report.model_dump_json())
     return report.exit_code

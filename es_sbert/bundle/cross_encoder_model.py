@@ -126,7 +126,8 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     if (side := truncation_side(tokenizer_settings, tokenizer)) != "right":
         decisive["truncation_side"] = side
     decisive["config"] = fingerprint_settings(config, files)
-    return model.model_copy(update={"fingerprint": compute_fingerprint(hash_tensors(files), tokenizer, decisive)})
+    fingerprint = compute_fingerprint(hash_tensors(files), model.tokenizer_file, model.tokenizer_json, decisive)
+    return model.model_copy(update={"fingerprint": fingerprint})
 
 
 def _check_shape(folder: Path, config: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def remembered_hash(kind: str, paths: Sequence[Path], compute: Callable[[], str]
     if (entry := cached.get(key)) is not None and entry["files"] == before:
         return str(entry["hash"])
     computed = compute()
-    last_change = max(changed for _, _, changed, _, _ in before) / 1e9
+    last_change = max(state[2] for state in before) / 1e9
     if _states(paths) == before and time.time() - last_change > _SETTLED_SECONDS:
         _write({**cached, key: {"hash": computed, "files": before}})
     return computed
@@ -63,17 +63,20 @@ def _states(paths: Sequence[Path]) -> list[list[int]] | None:
     if os.name == "nt":
         return None
     try:
-        stats = [path.stat() for path in paths]
+        return [
+            [one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino, one.st_dev] for one in map(Path.stat, paths)
+        ]
     except OSError:
         return None
-    return [[one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino, one.st_dev] for one in stats]
 
 
 def _read() -> dict[str, Any]:
     """Read the cached hashes; empty if the file is unreadable, since hashes can be computed again."""
     try:
-        cached = json.loads(_place().read_bytes())
-        return {key: {"hash": str(entry["hash"]), "files": entry["files"]} for key, entry in cached.items()}
+        return {
+            key: {"hash": str(entry["hash"]), "files": entry["files"]}
+            for key, entry in json.loads(_place().read_bytes()).items()
+        }
     except (OSError, UsageError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

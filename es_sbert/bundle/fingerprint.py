@@ -9,7 +9,7 @@ import hashlib
 import json
 import mmap
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -78,25 +78,34 @@ def _hash_tensors(paths: Sequence[Path]) -> str:
             maps[path] = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         for name, path, entry in sorted(entries, key=lambda item: item[0]):
             digest.update(f"{name}\0{entry['dtype']}\0{entry['shape']}\0".encode())
-            start, end = entry["data_offsets"]
-            with memoryview(maps[path]) as view, view[start:end] as tensor:
+            with memoryview(maps[path]) as view, view[slice(*entry["data_offsets"])] as tensor:
                 digest.update(tensor)
     return digest.hexdigest()
 
 
-# Padding and truncation are settings of a run, not of the tokenizer; exporters rewrite them.
-_TOKENIZER_RUN_SETTINGS = ("padding", "truncation")
-
-
-def compute_fingerprint(weights: str, tokenizer: dict[str, Any], settings: dict[str, Any]) -> str:
+def compute_fingerprint(
+    weights: str, file: Path, read_tokenizer: Callable[[], dict[str, Any]], settings: dict[str, Any]
+) -> str:
     """Hash everything that affects a vector, to 32 hex digits (128 bits).
+
+    The hash is cached for as long as tokenizer.json does not change.
 
     Args:
         weights: Hash of the transformer's and the Dense modules' tensors.
-        tokenizer: Parsed tokenizer.json.
+        file: The tokenizer.json, which may not exist.
+        read_tokenizer: Reads it, or builds it from other files.
         settings: Transformer configuration that changes the result, pooling, Dense modules, normalization,
             maximum tokens, prompts.
     """
-    stable = {key: value for key, value in tokenizer.items() if key not in _TOKENIZER_RUN_SETTINGS}
-    parts = json.dumps([weights, stable, settings], sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(parts.encode()).hexdigest()[:32]
+
+    def compute() -> str:
+        tokenizer = read_tokenizer()
+        # These two are settings of a run, not of the tokenizer; exporters rewrite them.
+        stable = {key: tokenizer[key] for key in tokenizer.keys() - {"padding", "truncation"}}
+        return _hash_json([weights, stable, settings])
+
+    return remembered_hash(f"fingerprint {_hash_json([weights, settings])}", [file], compute)[:32]
+
+
+def _hash_json(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -144,7 +144,6 @@ class InputModule:
     Attributes:
         settings: The settings of a `SentenceModel` that it determines.
         output: Its output: a vector of each token, or of the text.
-        tokenizer: Parsed tokenizer.json.
         weights_hash: Hash of its tensors.
         fingerprint_fields: Settings of the `SentenceModel` in its fingerprint, besides those of all models.
         fingerprint_settings: Further settings in the fingerprint.
@@ -152,7 +151,6 @@ class InputModule:
 
     settings: dict[str, Any]
     output: Feature
-    tokenizer: dict[str, Any]
     weights_hash: str
     fingerprint_fields: tuple[str, ...]
     fingerprint_settings: dict[str, Any] = field(default_factory=dict)

@@ -93,9 +93,9 @@ class SentenceModel(TextModel, frozen=True):
         Raises:
             BundleInvalid: a file is broken.
         """
-        settings = read_optional_json(self.transformer_folder / "tokenizer_config.json")
-        settings = {**settings, **self.tokenizer_arguments}
-        return special_tokens(self.transformer_folder, self.tokenizer_json(), settings, self.transformer_config)
+        return special_tokens(
+            self.transformer_folder, self.tokenizer_json(), self.tokenizer_settings(), self.transformer_config
+        )
 
     @property
     def longest_input(self) -> int:
@@ -246,7 +246,7 @@ def _read_settings(path: Path, ignored: Collection[str]) -> dict[str, Any]:
 
 def _check_requirements(path: Path, requirements: Any) -> None:
     """Refuse a model that requires a different release of a library than the one that es-sbert follows."""
-    for package, requirement in (requirements or {}).items() if isinstance(requirements, dict) else ():
+    for package, requirement in requirements.items() if isinstance(requirements, dict) else ():
         specifier = requirement.get("specifier") if isinstance(requirement, dict) else requirement
         followed = _FOLLOWED_RELEASES.get(package)
         try:
@@ -261,10 +261,10 @@ def _check_requirements(path: Path, requirements: Any) -> None:
 
 
 def _fingerprint(model: SentenceModel, first: InputModule, weights: str) -> str:
-    common = {"pooling", "normalize", "max_tokens", "prompts", "default_prompt"}
-    settings = model.model_dump(mode="json", include={*common, *first.fingerprint_fields})
+    fields = {"pooling", "normalize", "max_tokens", "prompts", "default_prompt", *first.fingerprint_fields}
+    settings = model.model_dump(mode="json", include=fields)
     settings |= _describe_modules(model) | _fingerprint_revisions(model) | first.fingerprint_settings
-    return compute_fingerprint(weights, first.tokenizer, settings)
+    return compute_fingerprint(weights, model.tokenizer_file, model.tokenizer_json, settings)
 
 
 def _describe_modules(model: SentenceModel) -> dict[str, Any]:

@@ -46,7 +46,6 @@ def read_static_embedding(folder: Path, place: str) -> InputModule:
             "adds_special_tokens": False,
         },
         output=Feature(table[1], pooling=(Pooling.MEAN,)),
-        tokenizer=tokenizer,
         weights_hash=hash_tensors(files),
         fingerprint_fields=("architecture", "adds_special_tokens"),
     )

@@ -80,9 +80,13 @@ class TextModel(BaseModel, frozen=True):
         Raises:
             BundleInvalid: a file is broken.
         """
-        settings = read_optional_json(self.transformer_folder / "tokenizer_config.json")
-        settings = {**settings, **self.tokenizer_arguments}
-        return read_tokenizer_json(self.transformer_folder, settings, self.transformer_config, pairs=self.reads_pairs)
+        return read_tokenizer_json(
+            self.transformer_folder, self.tokenizer_settings(), self.transformer_config, pairs=self.reads_pairs
+        )
+
+    def tokenizer_settings(self) -> dict[str, Any]:
+        """Read the tokenizer_config.json, with the arguments that override it; empty if there is none."""
+        return {**read_optional_json(self.transformer_folder / "tokenizer_config.json"), **self.tokenizer_arguments}
 
     @property
     def longest_input(self) -> int:
@@ -135,7 +139,6 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
             "uses_token_types": resolved.uses_token_types,
         },
         output=_plain_pooling(folder, config) if is_plain else Feature(width=None),
-        tokenizer=tokenizer,
         weights_hash=hash_tensors(files),
         fingerprint_fields=("lowercase",),
         fingerprint_settings={"config": fingerprint_settings(config, files)},

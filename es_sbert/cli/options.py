@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from enum import StrEnum
@@ -25,6 +24,7 @@ from es_sbert.arguments import check_range, declared_settings
 from es_sbert.bundle.variants import Precision, Runtime
 from es_sbert.config import EngineSettings, split_addresses
 from es_sbert.errors import UsageError
+from es_sbert.lazy_names import hidden_modules
 from es_sbert.settings import ModelName, RetryOptions, RunOptions, TextOptions, TrainingOptions, VectorFieldName
 
 if TYPE_CHECKING:
@@ -250,15 +250,8 @@ def import_engine_transport() -> None:
     These imports take more time than all others of a search. Do not call this in a process that opens an asynchronous
     client of elasticsearch-py: to such a client, aiohttp and httpx would seem to be missing.
     """
-    if "elastic_transport" in sys.modules:
-        return
-    hidden = [name for name in _UNUSED_HTTP_LIBRARIES if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
-    try:
+    with hidden_modules(*_UNUSED_HTTP_LIBRARIES):
         import elastic_transport  # noqa: F401
-    finally:
-        for name in hidden:
-            del sys.modules[name]
 
 
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
@@ -271,8 +264,8 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         UsageError: credentials conflict, a secret cannot be read, or an address has no scheme.
     """
     import_engine_transport()
-    settings = select_options(options, EngineSettings.model_fields)
-    return EngineSettings(**{name: value for name, value in settings.items() if value is not None})
+    names = EngineSettings.model_fields
+    return EngineSettings(**{name: value for name, value in options.items() if name in names and value is not None})
 
 
 @contextmanager

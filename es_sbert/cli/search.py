@@ -93,12 +93,6 @@ def search(
       es-sbert search --index docs "storm damage" --show-body
       es-sbert search --index 'logs-*' "disk is full"
     """
-    shared.import_engine_transport()
-    from es_sbert.index.text_template import TextTemplate
-    from es_sbert.io.json_text import dump_object
-    from es_sbert.search.reranking import search_depth
-    from es_sbert.search.semantic_index import SemanticIndex
-
     names = [] if options["fields"] is None else [name.strip() for name in options["fields"].split(",")]
     query = like if text is None else text
     refusals = (
@@ -120,7 +114,12 @@ def search(
             raise UsageError(message, remedy)
     assert query is not None, "checked above"
     search_options = shared.select_options(options, SearchOptions.__annotations__)
-    settings = shared.engine_settings(options)
+    settings = shared.engine_settings(options)  # first of all imports, see `import_engine_transport`
+    from es_sbert.index.text_template import TextTemplate
+    from es_sbert.io.json_text import dump_object
+    from es_sbert.search.reranking import search_depth
+    from es_sbert.search.semantic_index import SemanticIndex
+
     encoder = shared.encoder_arguments(options)
     with ExitStack() as opened:
         reranker = None
@@ -128,9 +127,10 @@ def search(
             from es_sbert.encoder.reranker import Reranker
 
             reranker = opened.enter_context(Reranker(**encoder | {"model": options["rerank"]}))
-        vector_field = options["vector_field"]
-        searched = SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
-        semantic = opened.enter_context(searched)
+        encoder["threads"] = encoder["threads"] or 1  # one text is embedded: more threads only take longer to start
+        semantic = opened.enter_context(
+            SemanticIndex(index, settings, vector_field=options["vector_field"], report=_print_message, **encoder)
+        )
         if names:
             # Also fetch the fields of the embedded text, which the cross-encoder reads.
             embedded = semantic.field.meta.text

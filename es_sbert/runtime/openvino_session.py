@@ -12,9 +12,8 @@ import hashlib
 import importlib.util
 import json
 import math
-import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError, 
 from es_sbert.filesystem import open_output
 from es_sbert.forks import leave_to_parent, renew_after_fork
 from es_sbert.installation import install_command
+from es_sbert.lazy_names import hidden_modules
 from es_sbert.messages import setting
 from es_sbert.runtime.batching import POOLING_MASK
 from es_sbert.runtime.compiled_model import CompiledModel, Session
@@ -85,24 +85,6 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
     return None
 
 
-@contextlib.contextmanager
-def _without_reports() -> Iterator[None]:
-    """Prevent OpenVINO, which has no setting for it, from sending telemetry when it is imported.
-
-    If `openvino_telemetry` cannot be imported, OpenVINO uses a stub instead. If the process has already imported it,
-    nothing is changed.
-    """
-    reporter = "openvino_telemetry"
-    if reporter in sys.modules:
-        yield
-        return
-    sys.modules[reporter] = None  # type: ignore[assignment]  # an import of it is then an ImportError
-    try:
-        yield
-    finally:
-        del sys.modules[reporter]
-
-
 _loading = threading.Lock()
 
 
@@ -114,7 +96,7 @@ def _load_core() -> tuple[Any, str]:
         DeviceError: the package is broken.
     """
     try:
-        with _loading, _without_reports():
+        with _loading, hidden_modules("openvino_telemetry"):  # no setting of OpenVINO turns its reports off
             import openvino
 
             # Fill OpenVINO's tables of types under the lock. It fills them at their first use while it blocks Python:
@@ -190,7 +172,8 @@ def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
         RuntimeError: OpenVINO does not accept the file.
         DeviceError: the results of the compiled model differ from those of onnxruntime.
     """
-    place = compiled_path(path, str(settings))
+    # What is kept is the network before it is spread over streams, so any number of threads opens the same file.
+    place = compiled_path(path, settings["INFERENCE_PRECISION_HINT"])
     kept = None if place is None else read_compiled(place)
     if kept is not None:
         import openvino
@@ -269,8 +252,7 @@ class OpenVinoModel(CompiledModel):
     window = 4096
 
     def __init__(self, path: Path, precision: Precision, threads: int | None = None) -> None:
-        problem = openvino_problem(precision)
-        if problem is not None:
+        if (problem := openvino_problem(precision)) is not None:
             raise problem
         self.threads = threads or available_cores()
         self.session_threads = (1,) * self.threads
@@ -315,12 +297,12 @@ _MAX_BYTES = 2 << 30
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-def compiled_path(path: Path, settings: str) -> Path | None:
-    """Return the path in the cache for a model compiled with these settings, on this machine and these releases.
+def compiled_path(path: Path, precision: str) -> Path | None:
+    """Return the path in the cache for a model compiled in this precision, on this machine and these releases.
 
     Args:
         path: The model's file.
-        settings: The settings that it is compiled with.
+        precision: OpenVINO's name of the number format.
 
     Returns:
         The path; None if there is no cache.
@@ -329,7 +311,7 @@ def compiled_path(path: Path, settings: str) -> Path | None:
         folder = cache_folder() / "compiled"
     except UsageError:
         return None
-    decisive = json.dumps([remembered_file_hash(path), settings, describe_machine()], sort_keys=True)
+    decisive = json.dumps([remembered_file_hash(path), precision, describe_machine()], sort_keys=True)
     return folder / f"{hashlib.sha256(decisive.encode()).hexdigest()[:32]}.blob"
 
 

@@ -20,7 +20,7 @@ UNUSED_LIBRARIES = {
 }  # fmt: skip
 UNUSED_MODULES = (
     "es_sbert.analysis", "es_sbert.encoder.reranker", "es_sbert.exporters", "es_sbert.gateway", "es_sbert.ingest",
-    "es_sbert.search.async_semantic_index",
+    "es_sbert.search.async_semantic_index", "openvino.tools.ovc.",
 )  # fmt: skip
 
 # Runs a command line; prints the modules that it has imported and the requests that it has sent.

@@ -14,6 +14,9 @@ import pytest
 from es_sbert.bundle import file_hashes
 from es_sbert.bundle.bundle import hash_file, remembered_file_hash
 from es_sbert.bundle.file_hashes import remembered_hash
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.transformer_module import TextModel
+from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is remembered on Windows")
 
@@ -46,9 +49,12 @@ def remembered(file: Path, read: Mock) -> str:
     return remembered_hash("sha256", [file], read)
 
 
-def test_a_file_is_read_once(file: Path, read: Mock) -> None:
-    assert [remembered(file, read), remembered(file, read)] == [hash_file(file)] * 2
-    assert read.call_count == 1
+def test_a_tokenizer_is_hashed_again_only_if_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = read_sentence_model(write_tiny_bert(tmp_path / "tiny"))
+    monkeypatch.setattr(TextModel, "tokenizer_json", lambda model: {})
+    assert read_sentence_model(model.folder) == model
+    os.utime(model.tokenizer_file)
+    assert read_sentence_model(model.folder).fingerprint != model.fingerprint
 
 
 def test_another_content_of_the_same_size_and_time_is_read(file: Path, read: Mock) -> None:
@@ -80,16 +86,12 @@ def test_a_file_just_written_is_read_again(file: Path, read: Mock, monkeypatch: 
 
 
 def test_a_file_that_is_written_while_it_is_read_is_not_remembered(file: Path) -> None:
-    def write_and_hash() -> str:
-        file.write_bytes(b"longer than before")
-        return "of no content in particular"
-
-    remembered_hash("sha256", [file], write_and_hash)
+    remembered_hash("sha256", [file], lambda: str(file.write_bytes(b"longer than before")))
     assert remembered_file_hash(file) == hash_file(file)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', '{"a": {"hash": "b"}}', "\udcff"])
-def test_unreadable_memory_is_replaced(file: Path, read: Mock, cache: Path, content: str) -> None:
+def test_a_file_is_read_once_and_unreadable_memory_replaced(file: Path, read: Mock, cache: Path, content: str) -> None:
     cache.mkdir()
     (cache / KEPT).write_bytes(os.fsencode(content))
     assert [remembered(file, read), remembered(file, read)] == [hash_file(file)] * 2
