@@ -89,7 +89,7 @@ class TextFinder {
         const unit = there < found.length ? ["different text", "different texts"] : ["text", "texts"];
         const all = there < found.length ? "Identical texts are together." : "";
         if (there === 0) byId("found-note").textContent = "No text or id contains this.";
-        else byId("found-note").textContent = shown < there ? `The first ${numbers.format(shown)} of ${counted(there, ...unit)}${isPairs ? "" : `, by ${kind.one}`}.` : all;
+        else byId("found-note").textContent = shown < there ? `The first ${numbers.format(shown)} of ${counted(there, ...unit)}${isPairs ? "" : isClusters ? ", of each cluster in turn" : ", by group"}.` : all;
       },
     });
     this.changed(found);
@@ -114,13 +114,20 @@ class TextFinder {
   }
 }
 
-/** Sort texts as the list of groups is: those of the group with the most of them first, its kept text before others; last those in none. */
+/** Sort texts as the list of groups is: those of the group with the most of them first, its kept text before others; last those in none. Clusters are in turn. */
 function sortByGroup(found) {
   const counts = new Map();
   for (const text of found) counts.set(groupOf[text], (counts.get(groupOf[text]) ?? 0) + 1);
   const order = [...counts.keys()].sort((one, two) => (one === -1) - (two === -1) || counts.get(two) - counts.get(one) || one - two);
   const ranks = new Map(order.map((group, rank) => [group, 2 * rank]));
-  const place = Float64Array.from(groupOf, (group, text) => (ranks.get(group) ?? 0) + (isKept(text) ? 0 : 1));
+  const seen = new Map();
+  const place = new Float64Array(textCount);
+  for (const text of found) {
+    const group = groupOf[text];
+    const turn = isClusters && group !== -1 ? seen.get(group) ?? 0 : 0;
+    seen.set(group, turn + 1);
+    place[text] = 2 * turn * order.length + ranks.get(group) + (isKept(text) ? 0 : 1);
+  }
   found.sort((one, two) => place[one] - place[two]);
 }
 

@@ -138,7 +138,7 @@ class GroupList {
     item.hidden = count === 0;
     if (isPairs) return count;
     const [words, bar] = item.querySelector(".figures").children;
-    const figures = this.#found !== null ? `${numbers.format(count)} of ${counted(size, "text", "texts")}` : isClusters ? counted(size, "text", "texts") : isOneText(number) ? figuresOf(number) : `${counted(size, "text", "texts")}, lowest ${cosine.toFixed(DECIMALS)}${isChain(number) ? " (linked)" : ""}`;
+    const figures = this.#found !== null ? `${numbers.format(count)} of ${counted(size, "text", "texts")}` : isClusters ? counted(size, "text", "texts") : isOneText(number) ? figuresOf(number) : `${counted(size, "text", "texts")}, lowest ${cosine.toFixed(DECIMALS)}${isChain(number) ? " via others" : ""}`;
     words.replaceChildren(...(isClusters ? [] : [element("strong", {}, headingOf(number)), " · "]), figures);
     if (isClusters) bar.hidden = this.#found !== null; // it compares sizes
     return count;
@@ -205,7 +205,7 @@ function showDetails(number, go) {
     render: (each) => overviewOf(each, go),
     tell: (shown) => {
       if (groups.length === 0) say(`No ${kind.many} were found.`, false);
-      else say(`${shown < report.total.groups ? `${numbers.format(shown)} of ` : ""}${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : isClusters ? `, the ${OVERVIEW_ROWS} most typical texts of each, by cosine with its mean` : ", each with its least similar texts"}.${groups.some((_, each) => isChain(each)) ? ` Linked: through other texts of the group, below ${minimum}.` : ""}`);
+      else say(`${shown < report.total.groups ? `${numbers.format(shown)} of ` : ""}${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : isClusters ? `, the ${OVERVIEW_ROWS} most typical texts of each, by cosine with its mean` : ", each with its least similar texts"}.`);
     },
   });
 }

@@ -31,7 +31,7 @@ function labelsOf(together, width, isWhole) {
   if (!isClusters && !isWhole) return [headingOf(group)];
   if (!isClusters) return [`${together.slice(0, MOST_NUMBERS).map((each) => numbers.format(each + 1)).join(", ")}${together.length > MOST_NUMBERS ? ", …" : ""}`];
   const short = beginning(keywords.get(group), NARROW_LABEL);
-  return isWhole && width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
+  return width < 600 ? [short] : [beginning(nameOf(group).split(", ").slice(0, 2).join(", "), LABEL_LENGTH), short];
 }
 
 /** Groups of near-duplicates with the smaller ones whose points cover theirs, the largest first; each cluster alone. */

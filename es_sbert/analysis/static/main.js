@@ -74,6 +74,7 @@ function showAbout(number) {
   const [, maker] = report.facts.find(([name]) => name === MADE_BY) ?? [];
   const last = [
     count > 0 && `${counted(count, "text is", "texts are")} shortened to ${numbers.format(report.limit)} characters.`,
+    report.kind === "duplicates" && groups.length > 0 && "The option -o writes all groups with their ids to a file.",
     maker && `Made by ${label(maker).replaceAll("-", "-\u2060")}.`,
   ];
   byId("about").textContent = last.filter(Boolean).join(" ");

@@ -210,7 +210,7 @@ class TextMap {
       group: together[0],
       isShared: together.length > 1,
       members,
-      names: labelsOf(together, width, isWhole).map((name) => (isFound ? `${name}: ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
+      names: labelsOf(together, isWhole || isFound ? width : Infinity, isWhole).map((name) => (isFound ? `${name}: ${numbers.format(members.length)}` : name)).map((words) => ({ words, wide: context.measureText(words).width + 6 })),
     });
     const at = (text) => this.#at(text);
     const place = (named, among, isWhole) => {
@@ -223,13 +223,13 @@ class TextMap {
       const isZoomed = this.#passing === null && this.#view.scale > 1.2 * this.#whole;
       const neighbors = labels.filter(({ group }) => group !== selected);
       labels = isZoomed ? [] : labels.filter(({ group }) => group === selected && isClusters); // where it was before
-      if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], texts, false);
+      if (labels.length === 0) labels = place([{ group: selected, members: groups[selected].members }], this.#all.order, false);
       const isOnSelected = (box) => texts.some((text) => overlaps(box, boxAround(this.#at(text), radius)));
       labels.push(...neighbors.filter((other) => !labels.some((label) => overlaps(label, other) || crosses(other.to, label)) && !isOnSelected(other)));
     }
     for (const { group, isShared, words, middle, line, to } of labels.filter((label) => box === null || !overlaps(label, box))) {
       const strong = isShared ? this.ink : mixed(this.colors[classOfGroup[group]], this.ink, 0.65);
-      const color = `rgb(${selected === -1 || group === selected ? strong : mixed(strong, this.ground, 0.6)})`;
+      const color = `rgb(${selected === -1 || group === selected ? strong : mixed(strong, this.ground, 0.5)})`;
       if (to !== null) {
         context.strokeStyle = color;
         context.lineWidth = 1;

@@ -117,7 +117,7 @@ const isChain = (number) => report.kind === "duplicates" && groups[number].cosin
 function factsOf(number) {
   const { marks, cosine } = groups[number];
   const other = isPairs ? marks.findIndex((each) => each !== null) : -1;
-  const chain = isChain(number) ? ` (below ${minimum}: linked through other texts)` : "";
+  const chain = isChain(number) ? ` (below ${minimum}: similar via other texts)` : "";
   const facts = [`${figuresOf(number)}${chain}`, other === -1 ? "" : differencesOf(marks[other])].filter(Boolean).join(", ");
   return `${facts[0].toUpperCase()}${facts.slice(1)}`;
 }
