@@ -139,8 +139,9 @@ def test_resumes_after_interrupt(bench: Bench) -> None:
 
 
 def test_node_with_another_version_is_refused_before_writing(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
-    older = tmp_path / "packages/es_sbert/__init__.py"
+    older = tmp_path / "packages/es_sbert/version.py"
     older.parent.mkdir(parents=True)
+    older.with_name("__init__.py").touch()
     older.write_text('__version__ = "0.0.1"\n')
     with cluster.another_node(tmp_path / "packages"):
         said = bench.start().end(2)
