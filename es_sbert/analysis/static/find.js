@@ -1,7 +1,7 @@
 // The search box, which finds texts and ids that contain the typed text.
 
 const FOUND_AT_A_TIME = 20;
-const EXCERPT = 320; // characters of a text in the list
+const EXCERPT = 200; // characters of a text in the list
 const MOST_PAIRS = 4; // links of a text
 const TYPING = 150; // milliseconds without a key before the search
 
@@ -89,7 +89,7 @@ class TextFinder {
         const unit = there < found.length ? ["different text", "different texts"] : ["text", "texts"];
         const all = there < found.length ? "Identical texts are together." : "";
         if (there === 0) byId("found-note").textContent = "No text or id contains this.";
-        else byId("found-note").textContent = shown < there ? `The first ${numbers.format(shown)} of ${counted(there, ...unit)}${isPairs ? "" : isClusters ? ", of each cluster in turn" : ", by group"}.` : all;
+        else byId("found-note").textContent = shown < there ? `The first ${numbers.format(shown)} of ${counted(there, ...unit)}${isPairs ? "" : isClusters ? ", from each cluster in turn" : ", by group"}.` : all;
       },
     });
     this.changed(found);

@@ -230,7 +230,7 @@ function overviewOf(number, go) {
 /** Show the legend of the map: numbers, and the texts in no group, which no list holds. The list of groups shows the other colors. */
 function showLegend(goToUngrouped) {
   const left = report.total.texts - report.total.grouped;
-  if (!isClusters && groups.length > 0) byId("legend").append(element("li", {}, "1 = group 1"));
+  if (!isClusters && groups.length > 0) byId("legend").append(element("li", {}, "Number: group. Larger: more identical texts."));
   if (left > 0) byId("legend").append(element("li", {}, element(
     "button",
     { type: "button", class: "link", click: goToUngrouped },
