@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from es_sbert.arguments import check_range
-from es_sbert.errors import UsageError, error_summary
+from es_sbert.errors import UsageError, about_setting, error_summary
 from es_sbert.messages import setting
 
 
@@ -207,8 +207,9 @@ class EngineSettings(UsageErrorModel, BaseSettings):
             if file is None:
                 continue
             if data.get(name) is not None:
-                raise UsageError(f"the {what} is set twice, once by a file", "Leave one of the two out.")
-            data[name] = read_secret_file(Path(file), what)
+                raise UsageError(f"the {what} is set twice, once by a file", "Leave one of the two out.").about(name)
+            with about_setting(f"{name}_file", file, UsageError):
+                data[name] = read_secret_file(Path(file), what)
         return data
 
     @model_validator(mode="after")

@@ -297,7 +297,9 @@ def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
     texts = as_texts(texts)
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)):
-        raise UsageError(f"{len(texts):,} texts were passed, but others were clustered", "Pass the clustered texts.")
+        raise UsageError(
+            f"{len(texts):,} texts were passed, but others were clustered", "Pass the clustered texts."
+        ).about("texts")
     english = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS
 
     def kept_words(members: Sequence[int]) -> list[str]:

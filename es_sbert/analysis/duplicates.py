@@ -283,7 +283,7 @@ class _DuplicateSearch:
                 f"{pluralize(len(self._numbers), 'document')} of {self._index} or more have near-duplicates, which do "
                 f"not fit into {size_text(MAX_FOUND_BYTES)} of memory",
                 f"Analyze a part of the documents with {setting('filter')}, or use a higher {setting('min_cosine')}.",
-            )
+            ).about("min_cosine", self._min_cosine)
 
     def _query(self) -> Json:
         """Build a query for the documents that have a vector and match the filter."""

@@ -238,7 +238,7 @@ class Reranker(OpenedModel):
             raise UsageError(
                 f"{self.name} has {len(self.labels)} outputs ({', '.join(self.labels)}); a reranker needs exactly one",
                 "Use a cross-encoder with one output, or get all of them with Reranker.outputs.",
-            )
+            ).about("model", self.name)
         outputs, truncated = self._outputs(first, second)
         return PairScores(outputs[:, 0], truncated)
 

@@ -454,7 +454,7 @@ def _check_copy(
             if aliases
             else f"{setting('replace_index')} puts an alias of that name in its place: writes to it are blocked for a "
             "moment, and the old index is deleted in the same step.",
-        )
+        ).about("replace_index", False)
     if source.name != wanted.alias and wanted.replace_index:
         problem = f"{wanted.alias} is an alias already"
         raise UsageError(problem, f"Leave {setting('replace_index')} out.").about("replace_index", True)

@@ -111,7 +111,7 @@ def _load_core() -> tuple[Any, str]:
             f"OpenVINO does not load: {error_summary(error)}",
             f"Install it again ({install_command('--force-reinstall', 'openvino')}), or use "
             f"{setting('runtime', 'onnxruntime')}.",
-        ) from error
+        ).about("runtime", "openvino") from error
 
 
 _is_inherited = False  # whether this process was forked from one that had loaded OpenVINO
@@ -217,7 +217,7 @@ def _check_results(model: Any, path: Path) -> None:
                 f"{difference:.0%}",
                 f"Install its newest release ({install_command('--upgrade', 'openvino')}), or use "
                 f"{setting('runtime', 'onnxruntime')}.",
-            )
+            ).about("runtime", "openvino")
 
 
 def _sample_inputs(session: onnxruntime.InferenceSession, texts: int, tokens: int) -> dict[str, NDArray[Any]]:
@@ -279,7 +279,7 @@ class OpenVinoModel(CompiledModel):
             raise DeviceError(
                 f"OpenVINO {version} computes in {actual} on this processor, not in {precision}",
                 f"Use {setting('precision', 'auto')} or fp32.",
-            )
+            ).about("precision", precision)
         self._input_names = tuple(port.get_any_name() for port in self._model.inputs)
         self._provider = f"OpenVINO {version}"
 

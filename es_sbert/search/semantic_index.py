@@ -463,7 +463,7 @@ class SemanticIndex:
             raise UsageError(
                 f"documents can be {action} one index only, not {', '.join(self._names)}",
                 "Open the index alone: SemanticIndex(name).",
-            )
+            ).about("index", self._names)
         return self._names[0]
 
     def _scope(self) -> SearchScope:

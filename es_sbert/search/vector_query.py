@@ -286,7 +286,7 @@ def check_chunk_filter(query: VectorQuery) -> None:
         raise UsageError(
             "a search over passages inside a larger query cannot be filtered by a nested query on Elasticsearch",
             "Filter by fields of the document itself, or make the search the body's own `knn` section.",
-        )
+        ).about("filter", query.filter)
 
 
 def _exact_count(query: VectorQuery, clause: Json) -> Json:

@@ -79,6 +79,7 @@ def test_usage_errors_are_not_wrapped(build: Callable[[], object], setting: str 
         (lambda: adapt_model("docs", "/nope", train_queries="/no"), "train_queries", "/no"),
         (lambda: EngineSettings(timeout="x"), "timeout", "x"),
         (lambda: EngineSettings(password=["x"]), "password", None),  # it is secret
+        (lambda: EngineSettings(token_file="/nope"), "token_file", "/nope"),
         (lambda: Encoder("/"), "model", "/"),
         (lambda: Encoder("all-MiniLM-L6-v2", device="cpu").embed_query("\ud800"), "text", "\ud800"),
         (lambda: Encoder("all-MiniLM-L6-v2", device="cpu", precision="fp16"), "precision", "fp16"),

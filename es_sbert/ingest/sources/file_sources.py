@@ -329,7 +329,7 @@ class ParquetSource(FileSource):
         if not self.input.is_rereadable:
             raise UsageError(
                 f"{self.name} cannot be read as Parquet: the index of a Parquet file is at its end", "Name a file."
-            )
+            ).about("files", self.name)
         if self.size == 0:
             raise CorruptStream("the file is empty, so it is not a Parquet file")
         with self._opened() as file:
