@@ -165,9 +165,9 @@ def _evaluate_tasks(model: str, tasks: tuple[Any, ...], files: tuple[Path, ...],
 
 def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
     """Evaluate one or two indices by the same judgements."""
-    from es_sbert.evaluation.index_retrieval import EvaluateIndexOptions, evaluate_index
+    from es_sbert.evaluation.index_retrieval import EvaluateIndexOptions, evaluate_index, read_collection
 
-    indices, data = options["indices"], options["judgements"] or options["data"]
+    indices, data = options["indices"], read_collection(options["judgements"] or options["data"], options["limit"])
     engine = shared.engine_settings(options)
     chosen = shared.select_options(options, EvaluateIndexOptions.__annotations__)
     reports = [evaluate_index(index, data, engine, model=model, report=report, **chosen) for index in indices]

@@ -36,6 +36,13 @@ class EvaluateIndexOptions(OpenOptions, total=False):
     limit: Count | None
 
 
+def read_collection(judgements: str | Path, limit: int | None) -> RetrievalCollection:
+    """Read the judgements of `evaluate_index` from a file or a folder."""
+    read = read_beir_folder if Path(judgements).is_dir() else read_judgements
+    with about_setting("judgements", judgements, SourceError):
+        return read(Path(judgements), limit=limit)
+
+
 @check_arguments
 @spell_out(EvaluateIndexOptions)
 def evaluate_index(
@@ -65,11 +72,7 @@ def evaluate_index(
         EngineError: the engine failed.
     """
     limit, opening = options.get("limit"), {name: value for name, value in options.items() if name != "limit"}
-    data = judgements
-    if not isinstance(data, RetrievalCollection):
-        read = read_beir_folder if Path(data).is_dir() else read_judgements
-        with about_setting("judgements", judgements, SourceError):
-            data = read(Path(data), limit=limit)
+    data = judgements if isinstance(judgements, RetrievalCollection) else read_collection(judgements, limit)
     settings: Any = {name: options.get(name, "auto") for name in ("device", "precision", "runtime")} | {"limit": limit}
     report: Callable[[str], None] = options.get("report", no_report)
     with SemanticIndex(index, engine, **opening) as semantic:  # type: ignore[arg-type]
