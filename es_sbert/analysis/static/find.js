@@ -104,12 +104,13 @@ class TextFinder {
     const copies = own.filter((each) => each !== text);
     const words = fateOf(text) === "" ? counted(copies.length, "identical text", "identical texts") : removableCopies(copies);
     const numbersOf = isPairs ? groups.flatMap(({ members }, number) => (own.some((each) => members.includes(each)) ? [number] : [])) : [groupOf[text]].filter((number) => number !== -1);
+    const cosine = cosineWithKept(text);
     const excerpt = excerptOf(text, needle === "" ? [] : occurrences(texts[text], needle));
     return element(
       "li",
       {},
       excerpt,
-      element("div", { class: "facts" }, fateOf(text), idOf(text, excerpt.textContent), ownCosine(text), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies, words)),
+      element("div", { class: "facts" }, fateOf(text), idOf(text, excerpt.textContent), cosine === null ? null : cosineOf(cosine), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null, copiesOf(copies, words)),
     );
   }
 }

@@ -285,9 +285,8 @@ class TextMap {
   /** The group of a text, and of near-duplicates its cosine with the kept text. */
   #groupAt(text, group) {
     if (group === -1) return kind.none;
-    const { members, cosines, kept } = groups[group];
-    const cosine = isClusters || text === kept ? "" : `, cosine ${cosines[members.indexOf(text)].toFixed(DECIMALS)}`;
-    return element("span", {}, swatchOf(classOfGroup[group]), `${beginning(headingOf(group), NAME_SHOWN)}${cosine}`);
+    const cosine = cosineWithKept(text);
+    return element("span", {}, swatchOf(classOfGroup[group]), `${beginning(headingOf(group), NAME_SHOWN)}${cosine === null ? "" : `, cosine ${cosine.toFixed(DECIMALS)}`}`);
   }
 
   /** How many texts of a group are identical with one of it, and so at the same place. */

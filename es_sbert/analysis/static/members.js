@@ -23,8 +23,12 @@ function fateOf(text) {
   return element("span", { class: "who" }, isKept(text) ? "Kept" : "Removable");
 }
 
-/** The cosine of a removable text with the kept one; empty for others. */
-const ownCosine = (text) => (fateOf(text) === "" || isKept(text) ? "" : cosineOf(groups[groupOf[text]].cosines[groups[groupOf[text]].members.indexOf(text)]));
+/** The cosine of a removable text with the kept one; null for others. */
+function cosineWithKept(text) {
+  if (fateOf(text) === "" || isKept(text)) return null;
+  const { members, cosines } = groups[groupOf[text]];
+  return cosines[members.indexOf(text)];
+}
 
 /** A disclosure with the ids of the copies of a text; null if there are none. */
 const copiesOf = (own, words = counted(own.length, "more identical text", "more identical texts")) => (own.length === 0 ? null : element(
