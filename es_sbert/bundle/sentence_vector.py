@@ -284,7 +284,7 @@ def _apply_dense(folder: Path, place: str, features: dict[str, Feature], ignored
     features[target] = vector.apply(layer, layer.out_features)
 
 
-def _read_dense(path: Path, place: str, config: Any) -> Dense:
+def _read_dense(path: Path, place: str, config: dict[str, Any]) -> Dense:
     # sentence-transformers' own default is Tanh; null, which it cannot open, means no activation for other programs.
     stated = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     stated = "torch.nn.modules.linear.Identity" if stated is None else str(stated)
@@ -300,14 +300,8 @@ def _read_dense(path: Path, place: str, config: Any) -> Dense:
     if not isinstance(residual, bool):
         raise BundleInvalid(f"{path} has a setting of the wrong type: use_residual is {residual!r}", COPY_AGAIN)
     try:
-        return Dense(
-            folder=place,
-            in_features=config.get("in_features"),
-            out_features=config.get("out_features"),
-            bias=config.get("bias", True),
-            activation=ACTIVATION_CLASSES[activation],
-            residual=residual,
-        )
+        own = {"folder": place, "activation": ACTIVATION_CLASSES[activation], "residual": residual}
+        return Dense.model_validate({"bias": True, **config, **own})
     except ValidationError as error:
         raise BundleInvalid(f"{path}: {error_summary(error)}", COPY_AGAIN) from error
 
