@@ -12,7 +12,7 @@ from es_sbert.gateway.incoming_request import IncomingRequest
 class EngineApi(StrEnum):
     """The API that a request calls.
 
-    `LANGUAGE` covers ES|QL, SQL, EQL and PPL, `FILTERED` the APIs that take queries and return something else than hits
+    `LANGUAGE` covers SQL, EQL and PPL, `FILTERED` the APIs that take queries and return something else than hits
     or run them later, `OTHER` any other API.
     """
 
@@ -22,6 +22,7 @@ class EngineApi(StrEnum):
     EXPLAIN = "explain"
     VALIDATE = "validate"
     RANK_EVALUATION = "rank_eval"
+    ESQL = "query"
     LANGUAGE = "language"
     MULTI_SEARCH = "msearch"
     SEARCH_TEMPLATE = "search_template"
@@ -37,7 +38,9 @@ class EngineApi(StrEnum):
     OTHER = "other"
 
 
-SEARCH_APIS = frozenset({EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE})
+SEARCH_APIS = frozenset({
+    EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, EngineApi.ESQL,
+})  # fmt: skip
 # APIs that take the queries of searches and return no hits. They do not support semantic queries.
 SEARCH_DIAGNOSTICS = frozenset({EngineApi.EXPLAIN, EngineApi.VALIDATE, EngineApi.RANK_EVALUATION})
 MULTI_SEARCH_APIS = frozenset({EngineApi.MULTI_SEARCH, EngineApi.MULTI_SEARCH_TEMPLATE})
@@ -71,8 +74,8 @@ _API_PATHS: dict[tuple[bytes, ...], tuple[frozenset[str], EngineApi]] = {
     (b"_count",): (_GET_POST, EngineApi.COUNT),
     (b"_validate", b"query"): (_GET_POST, EngineApi.VALIDATE),
     (b"_rank_eval",): (_GET_POST, EngineApi.RANK_EVALUATION),
-    (b"_query",): (_POST, EngineApi.LANGUAGE),
-    (b"_query", b"async"): (_POST, EngineApi.LANGUAGE),
+    (b"_query",): (_POST, EngineApi.ESQL),
+    (b"_query", b"async"): (_POST, EngineApi.ESQL),
     (b"_sql",): (_GET_POST, EngineApi.LANGUAGE),
     (b"_eql", b"search"): (_GET_POST, EngineApi.LANGUAGE),
     (b"_plugins", b"_sql"): (_POST, EngineApi.LANGUAGE),

@@ -124,6 +124,11 @@ class Upstream:
         return self.engine_type or EngineType.ELASTICSEARCH
 
     @property
+    def info(self) -> EngineInfo | None:
+        """The engine's type and version; None if the version is not known."""
+        return self._info
+
+    @property
     def knn_matches_candidates(self) -> bool:
         """See `EngineInfo`. Also true for OpenSearch of an unknown version, where it does no harm."""
         if self._info is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from cachetools import LRUCache
@@ -61,12 +62,15 @@ class RewriteContext(IndexExpression):
         size: Bytes of the request body.
         budget: Limits that all searches of the request share; None gives this search a separate budget.
         trace: Filled in for the log; None if nothing is logged.
+        find: Finds the semantic queries of a body that is not a search, given a `SemanticQueryParser`, as
+            `QueryFinder.find` does.
     """
 
     mode: RewriteMode
     size: int = 0
     budget: SemanticBudget | None = None
     trace: SearchTrace | None = None
+    find: Callable[[Any], dict[Any, Any]] | None = None
 
 
 # Each semantic query repeats the filters of the search, so the rewritten search is limited.

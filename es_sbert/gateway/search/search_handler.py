@@ -1,4 +1,4 @@
-"""Handler of `_search` and its relatives, and of `_msearch`, which is a list of searches.
+"""Handler of `_search` and its relatives, of ES|QL, and of `_msearch`, which is a list of searches.
 
 Each search of an `_msearch` is rewritten separately. One that fails gets an error at its position in the response; the
 others run.
@@ -34,6 +34,7 @@ from es_sbert.gateway.forward import (
     send_response,
 )
 from es_sbert.gateway.incoming_request import Headers, IncomingRequest, UnreadableJson, parse_object, write_object
+from es_sbert.gateway.search.esql import EsqlQuery
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, hide_in_bodies, must_parse
 from es_sbert.gateway.search.incoming_search import (
     ReceivedRequest,
@@ -47,6 +48,7 @@ from es_sbert.gateway.search.incoming_search import (
 )
 from es_sbert.gateway.search.search_log import SearchRecorder, SearchTrace, read_trace
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
+from es_sbert.gateway.search.unsupported_apis import reject_semantic
 from es_sbert.gateway.upstream import Upstream
 
 _TEMPLATES = frozenset({EngineApi.SEARCH_TEMPLATE, EngineApi.MULTI_SEARCH_TEMPLATE})
@@ -75,7 +77,7 @@ class MsearchEntry:
 
 
 class SearchHandler:
-    """Handles `_search`, `_async_search`, `_count`, `_msearch` and search templates.
+    """Handles `_search`, `_async_search`, `_count`, `_msearch`, search templates and `_query`.
 
     Args:
         rewriter: Rewrites search bodies.
@@ -137,6 +139,9 @@ class SearchHandler:
         size, options = len(plain), dict(query_parameters(incoming))
         is_repeatable = route.api in _REPEATABLE and "scroll" not in options
         context = RewriteContext(route.index, options, incoming.headers, received.mode, size, trace=trace)
+        if route.api is EngineApi.ESQL:
+            await reject_semantic(self._rewriter, received, incoming, route)
+            return await self._rewrite_esql(received, plain, incoming, context)
         result: RewriteResult | None = None
         search: Json | None = None
         params: list[tuple[str, str]] = []
@@ -171,6 +176,28 @@ class SearchHandler:
         vectors = 0 if result is None else len(result.queries)
         written = await offload_if_large(size * max(1, vectors), write_object, search)
         return OutgoingRequest.with_body(incoming, written, target, method), result
+
+    async def _rewrite_esql(
+        self, received: ReceivedRequest, plain: bytes, incoming: IncomingRequest, context: RewriteContext
+    ) -> tuple[OutgoingRequest, RewriteResult | None]:
+        may_be_knn = b"knn" in plain.lower()
+        if not await self._rewriter.maybe_semantic(plain, RewriteMode.ON, template=may_be_knn):
+            return received.unchanged, None
+        try:
+            query = await offload_if_large(context.size, EsqlQuery, plain)
+        except UnreadableJson:
+            return received.unchanged, None  # the engine rejects it
+        if not query.indices:
+            return received.unchanged, None
+        find = partial(query.find, upstream=self._upstream)
+        context = replace(context, expression=query.indices, options={}, mode=RewriteMode.ON, find=find)
+        if context.trace is not None:
+            context.trace.index = unquote(query.indices)
+        result = await self._rewriter.rewrite(query.body, context)
+        if not query.parameters:
+            return received.unchanged, None
+        body = await offload_if_large(context.size, query.rewritten)
+        return OutgoingRequest.with_body(incoming, body), result
 
     async def _rewrite_search(
         self,

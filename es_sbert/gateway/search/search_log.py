@@ -28,6 +28,7 @@ import orjson
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.filesystem import STDOUT_PATH
+from es_sbert.gateway.engine_routes import EngineApi
 from es_sbert.gateway.incoming_request import UnreadableJson, parse_object
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.gateway.settings import DEFAULT_SEARCH_LOG_INDEX, SearchLogSettings
@@ -323,6 +324,8 @@ class SearchRecorder:
     def records(self) -> list[Json]:
         """Return the records of all searches. Call it once the response has been sent."""
         searches = self.searches or [SearchTrace()]
+        if self.api == EngineApi.ESQL:  # most of its queries are not searches
+            searches = [search for search in searches if search.kind == "semantic"]
         totals = self._totals()
         # If some searches of an `_msearch` failed, it is unknown which search a total belongs to.
         hits: list[int | None] = list(totals) if len(totals) == len(searches) else [None] * len(searches)

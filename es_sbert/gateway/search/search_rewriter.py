@@ -239,6 +239,8 @@ class SearchRewriter:
         names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
         check = partial(budget.check, size=context.size)
         parser = SemanticQueryParser(names, self._settings, self.limits.query_characters, check)
+        if context.find is not None:
+            return context.find(parser)
         hybrid = HybridDetector(parser) if _may_become_hybrid(body, context) else None
         matches_candidates = self._upstream.knn_matches_candidates
         try:

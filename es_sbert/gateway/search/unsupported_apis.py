@@ -18,6 +18,7 @@ from es_sbert.gateway.forward import OutgoingRequest
 from es_sbert.gateway.incoming_request import IncomingRequest, parse_object, write_object
 from es_sbert.gateway.search.compound_queries import clause_list
 from es_sbert.gateway.search.incoming_search import (
+    ReceivedRequest,
     RewriteContext,
     RewriteMode,
     index_expression,
@@ -32,14 +33,18 @@ _REMEDIES = {
     EngineApi.BY_QUERY: _SELECT_BY_ID,
     EngineApi.REINDEX: _SELECT_BY_ID,
     EngineApi.RANK_EVALUATION: "Evaluate semantic and hybrid queries with judgements: es-sbert evaluate.",
+    EngineApi.ESQL: "Write MATCH on the semantic field in the query, instead of KQL, QSTR or a filter.",
     EngineApi.EXPLAIN: "Search with explain=true, which explains the scores of all hits.",
 }
 # Some of these name their indices in the body, in a language that is not parsed here.
-_INDICES_UNKNOWN = frozenset({EngineApi.LANGUAGE, EngineApi.FILTERED})
+_INDICES_UNKNOWN = frozenset({EngineApi.ESQL, EngineApi.LANGUAGE, EngineApi.FILTERED})
+
+
+_OFF = "X-Es-Sbert: off passes the request through unchanged."
 
 
 async def check_unsupported(rewriter: SearchRewriter, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-    """Check a request of these APIs, such as `_delete_by_query`, `_reindex` or ES|QL, and return it unchanged.
+    """Check a request of these APIs, such as `_delete_by_query`, `_reindex` or SQL, and return it unchanged.
 
     Args:
         rewriter: Detects semantic queries.
@@ -48,22 +53,32 @@ async def check_unsupported(rewriter: SearchRewriter, incoming: IncomingRequest,
         BadRequest: the request contains a semantic query, or the gateway cannot read it; or it is a `_bulk/stream`.
         EsSbertError: the engine is not available.
     """
-    off = "X-Es-Sbert: off passes the request through unchanged."
     if route.api is EngineApi.BULK_STREAM and requested_mode(incoming) is not RewriteMode.OFF:
         raise BadRequest(  # before its body: it may never end
-            "documents that are sent to _bulk/stream would be stored without vectors", f"Send them to _bulk. {off}"
+            "documents that are sent to _bulk/stream would be stored without vectors", f"Send them to _bulk. {_OFF}"
         )
     received = await rewriter.receive(incoming)
+    await reject_semantic(rewriter, received, incoming, route)
+    return received.unchanged
+
+
+async def reject_semantic(
+    rewriter: SearchRewriter, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute
+) -> None:
+    """Refuse a request with a semantic query; of ES|QL, only outside of the language itself.
+
+    Raises:
+        BadRequest, EsSbertError: see `check_unsupported`.
+    """
     if received.plain is None:
-        return received.unchanged
+        return
     # Where full-text queries select documents, they never become hybrid: more documents would match.
     mode = received.mode if route.api is EngineApi.RANK_EVALUATION else RewriteMode.ON
     if await _is_semantic(rewriter, received.plain, mode, incoming, route):
         raise BadRequest(
             f"{incoming.path.decode('ascii')} does not support semantic queries",
-            f"{_REMEDIES.get(route.api, 'Use _search for semantic search.')} {off}",
+            f"{_REMEDIES.get(route.api, 'Use _search for semantic search.')} {_OFF}",
         )
-    return received.unchanged
 
 
 async def _is_semantic(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from es_sbert.gateway.index_lookup import NO_MAPPINGS, IndexExpression, IndexLoo
 from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_handler import MsearchEntry, SearchHandler
+from es_sbert.gateway.search.search_log import SearchTrace
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import check_unsupported, embedded_queries
 from es_sbert.gateway.server.search_page import PageApi
@@ -113,8 +115,34 @@ def test_delete_by_query_with_a_broken_mapping_is_refused(query: Json) -> None:
 
 def test_query_language_with_a_broken_mapping_may_be_semantic() -> None:
     with raises_as_recorded(BadRequest):
-        check("/_query", {"query": "FROM docs", "filter": SEMANTIC["query"]}, BROKEN)
-    check("/_query", {"query": "FROM docs", "filter": SEMANTIC["query"]}, DENIED)
+        check("/_sql", {"query": "SELECT 1", "filter": SEMANTIC["query"]}, BROKEN)
+    check("/_sql", {"query": "SELECT 1", "filter": SEMANTIC["query"]}, DENIED)
+
+
+ESQL: Json = {"query": 'FROM docs | WHERE MATCH(semantic, "how do")'}
+
+
+@pytest.mark.parametrize(
+    ("found", "body", "error"),
+    [
+        ([DOCS, MOVED], ESQL, StaleRewriteError),
+        ([DENIED], ESQL, AccessDenied),
+        ([replace(REMOTE, ordinary=False)], ESQL, IndexMismatch),
+        ([DOCS], {"query": "FROM docs", "filter": SEMANTIC["query"]}, BadRequest),
+        ([DOCS], {"query": 'FROM docs | WHERE KQL("semantic: x")'}, BadRequest),
+    ],
+)
+def test_esql_with_moved_or_unreadable_indices_is_refused(found: list[Any], body: Json, error: Any) -> None:
+    handler = SearchHandler(rewriter(*found), UPSTREAM, VectorHider(SETTINGS.semantic, Lookup(*found)))
+    headers = {"content-length": "1", "content-type": "application/json"}
+    request = incoming("/_query", "POST", headers, orjson.dumps(body))
+
+    async def scenario() -> Any:
+        received = await handler._rewriter.receive(request)
+        return await handler._rewrite(received, request, match_route(request), SearchTrace())
+
+    with pytest.raises(error):
+        asyncio.run(scenario())
 
 
 STORED: Json = {"templates": [{"id": "t", "template": {"id": "stored"}}]}
