@@ -41,6 +41,7 @@ _EXPRESSION = re.compile(
 _SOURCE = re.compile(
     rf"""{_COMMON}|(?P<source>(?:[^:"=|,\[\]/()\s]|/(?![*/]))+)|(?P<symbol>::|.)""", re.DOTALL | re.VERBOSE
 )
+_MAX_CHARACTERS = 1_000_000
 _COMMENT_MARK = re.compile(r"/\*|\*/")
 _ESCAPED = re.compile(r"\\(.)")
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r"}
@@ -82,7 +83,7 @@ def tokenize(text: str) -> tuple[list[Token], list[str]]:
     A query with a comment that is not closed has no tokens: the engine reports it.
     """
     tokens: list[Token] = []
-    sources, outer = "", list[bool]()  # for each open bracket, whether it is among the indices of FROM
+    sources, outer = list[str](), list[bool]()  # `outer`: of each open bracket, whether it is among the indices of FROM
     position, in_source, in_metadata = 0, False, False
     while position < len(text):
         found = (_SOURCE if in_source else _EXPRESSION).match(text, position)
@@ -97,19 +98,21 @@ def tokenize(text: str) -> tuple[list[Token], list[str]]:
         token = Token(kind, found[0], found.start())
         if in_source and token.text not in _OPENING | _CLOSING | {"|"}:
             in_metadata = in_metadata or token.text.lower() == "metadata"
-            sources += "" if in_metadata else token.value
+            sources.append("" if in_metadata else token.value)
         elif token.text.lower() in ("from", "ts") and _begins_command(tokens, outer):
-            in_source, in_metadata, sources = True, False, f"{sources},"
+            in_source, in_metadata = True, False
+            sources.append(",")
         elif token.text == "(":
             outer.append(in_source)
-            in_source, sources = False, f"{sources},"
+            in_source = False
+            sources.append(",")
         elif token.text == ")":
             in_source, in_metadata = bool(outer and outer.pop()), False
         elif token.text == "|":
             in_source = False
         tokens.append(token)
     # `docs::failures` are other documents of the same data stream.
-    return tokens, [name.partition("::")[0] for name in sources.split(",") if name]
+    return tokens, [name.partition("::")[0] for name in "".join(sources).split(",") if name]
 
 
 def _comment_end(text: str, position: int) -> int:
@@ -187,7 +190,10 @@ class EsqlQuery:
         params = self.body.get("params")
         self._text = str(self.body.get("query", ""))
         self._params: list[Any] = params if isinstance(params, list) else []
-        self._tokens, names = tokenize(self._text)
+        # The engine refuses a longer query.
+        self._tokens, names = tokenize(self._text if len(self._text) <= _MAX_CHARACTERS else "")
+        marks = [token for token in self._tokens if token.kind == "parameter" and not token.text.strip("?")]
+        self._unnamed = {token.start: number for number, token in enumerate(marks)}
         self.indices = index_expression(names)
         # Columns that the query itself defines are not virtual fields.
         self._defined = {
@@ -225,10 +231,11 @@ class EsqlQuery:
     def rewritten(self) -> bytes:
         """The request with its `parameters`."""
         params, pieces, end, shift = list(self._params), list[str](), 0, 0
-        marks = [token for token in self._tokens if token.kind == "parameter"]
-        unnamed = [token.start for token in marks if not token.text.strip("?")]
+        unnamed = self._unnamed
         is_named = all(isinstance(param, dict) for param in params)
-        by_position = not is_named or any(token.text.strip("?").isdigit() for token in marks)
+        by_position = not is_named or any(
+            token.kind == "parameter" and token.text.strip("?").isdigit() for token in self._tokens
+        )
         for place, named in self.parameters.items():
             param = named if is_named else named[place.name]
             if unnamed:  # the engine counts them, and refuses to mix them with others
@@ -249,18 +256,22 @@ class EsqlQuery:
 
     def _call(self, number: int) -> EsqlCall | None:
         """The call that begins with a token; None if there is none."""
-        function, arguments = self._at(number), list[list[Token]]()
-        if self._at(number + 1) == ":":
-            arguments, after = [[self._tokens[number]], self._tokens[number + 2 : number + 3]], number + 3
+        function, tokens = self._at(number), self._tokens
+        field, first, after = number, number + 2, number + 3
+        if self._at(number + 1) == "(" and function in ("knn", "match", "match_phrase") and self._at(number + 3) == ",":
+            field, first = number + 2, number + 4
+            # Options have no brackets, so each token is read for one call only.
+            brackets = (each for each in range(first, len(tokens)) if tokens[each].text in ("(", ")"))
+            after = next(brackets, -1) + 1
+        elif self._at(number + 1) == ":":
             function = "match"
-        elif self._at(number + 1) == "(" and function in ("knn", "match", "match_phrase"):
-            arguments, after = self._arguments(number + 1)
-        if len(arguments) < 2 or [token.kind for token in arguments[0]] != ["name"]:
+        else:
             return None
-        if arguments[0][0].value in self._defined:
+        if not after or first >= len(tokens) or tokens[field].kind != "name" or tokens[field].value in self._defined:
             return None
-        options = [token for argument in arguments[2:] for token in argument]
-        return EsqlCall(function, arguments[0][0], arguments[1], options, number, after)
+        is_constant = after == first + 1 or self._at(first + 1) in (",", ")")
+        text, options = tokens[first : first + (1 if is_constant else 2)], tokens[first + 2 : after - 1]
+        return EsqlCall(function, tokens[field], text, options, number, after)
 
     def _knn(self, call: EsqlCall, parser: SemanticQueryParser) -> SemanticQuery | None:
         """Parse `KNN` with a text; None for another function, for a vector, and for a field without a model."""
@@ -299,19 +310,6 @@ class EsqlQuery:
             start, end, before, behind = field.start, text.end, path + self._text[field.end : text.start], ""
         return EsqlPlaceholder(semantic, {}, None, name, start, end, before, behind)
 
-    def _arguments(self, opening: int) -> tuple[list[list[Token]], int]:
-        """The arguments of a function, and the number of the token after them; none if a bracket is not closed."""
-        arguments, depth = [list[Token]()], 0
-        for number, token in enumerate(self._tokens[opening:], opening):
-            depth += (token.text in _OPENING) - (token.text in _CLOSING)
-            if depth == 0:
-                return arguments, number + 1
-            if depth == 1 and token.text == ",":
-                arguments.append([])
-            elif number > opening:
-                arguments[-1].append(token)
-        return [], opening
-
     def _constant(self, tokens: Sequence[Token]) -> object:
         """The value of a string, number or parameter; an empty object for anything else, which is not a text."""
         if len(tokens) != 1 or tokens[0].kind not in ("string", "number", "parameter"):
@@ -326,8 +324,7 @@ class EsqlQuery:
         if name and not name.isdigit():
             found = [param[name] for param in self._params if isinstance(param, dict) and name in param]
         else:
-            unnamed = [each.start for each in self._tokens if each.kind == "parameter" and not each.text.strip("?")]
-            position = int(name) - 1 if name else unnamed.index(token.start)
+            position = int(name) - 1 if name else self._unnamed[token.start]
             chosen = self._params[position : position + 1]
             found = [value for param in chosen for value in (param.values() if isinstance(param, dict) else [param])]
         value = found[0] if found else {}

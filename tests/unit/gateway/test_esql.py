@@ -162,6 +162,8 @@ UNCHANGED = [
     "FROM docs | GROK title \"%{WORD:semantic}\" | KEEP semantic",
     "FROM semantic METADATA semantic | LIMIT 1",
     "FROM docs | WHERE semantic : \"x\" /* not closed",
+    "FROM docs | WHERE KNN(embedding, \"x\" | LIMIT 3",
+    "FROM docs | WHERE KNN(embedding, \"x\" + \"y\") | LIMIT 3",
 ]  # fmt: skip
 
 
