@@ -305,7 +305,7 @@ class EsqlQuery:
         path, field, text = semantic.target.name, call.field, call.text[0]
         path = path if re.fullmatch(_IDENTIFIER, path, re.ASCII) else f"`{path.replace('`', '``')}`"
         start, end = self._tokens[call.first].start, self._tokens[call.after - 1].end
-        before, behind = f"KNN({path}, ", f", {_knn_options(semantic, engine)})"
+        before, behind = f"KNN({path}, ", f"{_knn_options(semantic, engine)})"
         if call.function == "knn":  # its options stay as they are
             start, end, before, behind = field.start, text.end, path + self._text[field.end : text.start], ""
         return EsqlPlaceholder(semantic, {}, None, name, start, end, before, behind)
@@ -399,7 +399,7 @@ def _check_engine(semantic: SemanticQuery, engine: EngineInfo | None) -> None:
 
 
 def _knn_options(semantic: SemanticQuery, engine: EngineInfo | None) -> str:
-    """Write the options of `KNN` for a query on the virtual field."""
+    """Write the options of `KNN` for a query on the virtual field, after a comma; empty without any."""
     query = query_without_vector(EngineType.ELASTICSEARCH, semantic, (), None, matches_candidates=False)
     options: Json = {}
     if engine is None or engine.version >= _K_OPTION_VERSION:
@@ -411,4 +411,4 @@ def _knn_options(semantic: SemanticQuery, engine: EngineInfo | None) -> str:
         options["boost"] = query.boost
     if (oversample := semantic.target.oversample()) is not None:
         options["rescore_oversample"] = oversample
-    return orjson.dumps(options).decode()
+    return f", {orjson.dumps(options).decode()}" if options else ""
