@@ -33,7 +33,7 @@ _COMMON = r"""(?P<space>\s+|//[^\r\n]*)|(?P<comment>/\*)
     |(?P<string>"{3}[^\r\n]*?"{3,5}|"(?:[^"\\\r\n]|\\[tnr"\\])*")"""
 _IDENTIFIER = r"(?:[A-Za-z]\w*|[_@]\w+|`(?:[^`]|``)+`)"
 _EXPRESSION = re.compile(
-    rf"""{_COMMON}|(?P<name>{_IDENTIFIER}(?:\s*\.\s*{_IDENTIFIER})*)|(?P<parameter>\?{{1,2}}(?:\d+|[A-Za-z_]\w*)?)
+    rf"""{_COMMON}|(?P<name>{_IDENTIFIER}(?:\s*\.\s*{_IDENTIFIER})*)|(?P<parameter>\?{{1,2}}(?:\d{{1,9}}|[A-Za-z_]\w*)?)
     |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<symbol>::|[=!<>]=|=~|.)""",
     re.ASCII | re.DOTALL | re.VERBOSE,
 )
@@ -42,6 +42,7 @@ _SOURCE = re.compile(
     rf"""{_COMMON}|(?P<source>(?:[^:"=|,\[\]/()\s]|/(?![*/]))+)|(?P<symbol>::|.)""", re.DOTALL | re.VERBOSE
 )
 _MAX_CHARACTERS = 1_000_000
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _COMMENT_MARK = re.compile(r"/\*|\*/")
 _ESCAPED = re.compile(r"\\(.)")
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r"}
@@ -188,10 +189,11 @@ class EsqlQuery:
         self.body = parse_object(plain)
         self.parameters: dict[EsqlPlaceholder, Json] = {}
         params = self.body.get("params")
-        self._text = str(self.body.get("query", ""))
+        text = self.body.get("query")
+        is_valid = isinstance(text, str) and len(text) <= _MAX_CHARACTERS and not _SURROGATE.search(text)
+        self._text = str(text) if is_valid else ""  # the engine refuses any other text
         self._params: list[Any] = params if isinstance(params, list) else []
-        # The engine refuses a longer query.
-        self._tokens, names = tokenize(self._text if len(self._text) <= _MAX_CHARACTERS else "")
+        self._tokens, names = tokenize(self._text)
         marks = [token for token in self._tokens if token.kind == "parameter" and not token.text.strip("?")]
         self._unnamed = {token.start: number for number, token in enumerate(marks)}
         self.indices = index_expression(names)
@@ -276,7 +278,7 @@ class EsqlQuery:
     def _knn(self, call: EsqlCall, parser: SemanticQueryParser) -> SemanticQuery | None:
         """Parse `KNN` with a text; None for another function, for a vector, and for a field without a model."""
         text = self._constant(call.text) if call.function == "knn" else None
-        if not isinstance(text, str):
+        if not isinstance(text, str) or call.text[0].kind == "number":
             return None
         builder = {"text_embedding": {"model_text": text}}
         options = {name: value for name, value in self._options(call).items() if name in ("k", "similarity")}
@@ -314,10 +316,7 @@ class EsqlQuery:
         """The value of a string, number or parameter; an empty object for anything else, which is not a text."""
         if len(tokens) != 1 or tokens[0].kind not in ("string", "number", "parameter"):
             return {}
-        [token] = tokens
-        if token.kind == "parameter":
-            return self._parameter(token)
-        return token.value if token.kind == "string" else orjson.loads(token.text)
+        return self._parameter(tokens[0]) if tokens[0].kind == "parameter" else tokens[0].value
 
     def _parameter(self, token: Token) -> object:
         name = token.text.lstrip("?")

@@ -6,6 +6,8 @@ The test builds of Elasticsearch have no ES|QL. The tokens are those of its gram
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +41,7 @@ class Rewritten:
         searched: ResolvedIndices = PLAIN,
         version: tuple[int, int, int] = (9, 5, 0),
     ) -> None:
-        esql = EsqlQuery(orjson.dumps({"query": query} | ({} if params is None else {"params": params})))
+        esql = EsqlQuery(json.dumps({"query": query} | ({} if params is None else {"params": params})).encode())
         engine = EngineInfo(EngineType.ELASTICSEARCH, version, "http://localhost:9200")
         upstream: Any = SimpleNamespace(info=engine, engine_type_or_default=engine.engine_type)
         parser = SemanticQueryParser(FieldResolver(searched, "semantic"), SemanticSettings(k=10), 1000)
@@ -193,6 +195,16 @@ def test_nothing_inside_strings_comments_and_quoted_names_is_found(parts: list[t
     query = "FROM docs " + " | ".join(["", *(written[kind](text) for text, kind in parts)])
     assert Rewritten(query).query == query
     assert tokenize(query)[1] == ["docs"]
+
+
+odd_tokens = ['{"k":', "}", "1.", ".5", "007", f"?{'9' * 5000}", "?p", "?1", "NOT", "(", ",", "\ud800"]
+odd_params = st.sampled_from([None, 1, ["x"], [{"p": ["x"]}], [{"p": {}}]])
+
+
+@given(st.lists(inside | st.sampled_from(odd_tokens), max_size=9).map(" ".join), odd_params)
+def test_any_query_is_read_or_refused_by_name(text: str, params: Any) -> None:
+    with suppress(BadRequest, IndexMismatch):
+        assert Rewritten(f"FROM docs | WHERE {text}", params).query
 
 
 REFUSED = {
